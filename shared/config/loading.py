@@ -1,0 +1,117 @@
+"""From a preset, a TOML file and dotted overrides to a `RunConfig`, or to every error at once.
+
+Merge order: preset, then the given tree, then the overrides. A wrong key is reported with its
+dotted path and the closest known key of the same table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from shared.config.schema import RunConfig
+from shared.errors import ConfigError, FieldError
+
+
+def preset_names() -> list[str]:
+    """Names of the packaged presets, sorted."""
+    folder = resources.files("shared") / "presets"
+    return sorted(f.name[: -len(".toml")] for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The tree of a packaged preset; ConfigError names the closest one when there is none."""
+    names = preset_names()
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        raise ConfigError(
+            f"there is no preset {name!r}; presets: {', '.join(names)}",
+            errors=[FieldError("preset", f"unknown preset {name!r}", close[0] if close else None)],
+        )
+    return tomllib.loads((resources.files("shared") / "presets" / f"{name}.toml").read_text("utf-8"))
+
+
+def parse_config(text: str, *, source: str = "configuration") -> dict[str, Any]:
+    """A TOML document as a tree; ConfigError says where it cannot be read."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from error
+
+
+def resolve_config(
+    tree: Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Merge and validate; ConfigError lists every wrong field with a suggestion."""
+    merged: dict[str, Any] = load_preset(preset) if preset else {}
+    _merge(merged, tree or {})
+    problems: list[FieldError] = []
+    for path, value in (overrides or {}).items():
+        _assign(merged, path, value, problems)
+    try:
+        config = RunConfig.model_validate(merged)
+    except ValidationError as error:
+        problems.extend(_field_error(item) for item in error.errors(include_url=False))
+    if problems:
+        count = f"{len(problems)} field{'s' if len(problems) > 1 else ''}"
+        raise ConfigError(f"the configuration has {count} to correct", errors=problems)
+    return config
+
+
+def config_sha256(config: RunConfig) -> str:
+    """Hex digest of the canonical JSON of the resolved configuration."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _merge(base: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    for key, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _assign(tree: dict[str, Any], path: str, value: Any, problems: list[FieldError]) -> None:
+    *parents, last = path.split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            problems.append(FieldError(path, f"{parent!r} is a value, not a table"))
+            return
+        node = child
+    node[last] = value
+
+
+def _field_error(item: Mapping[str, Any]) -> FieldError:
+    path = ".".join(str(part) for part in item["loc"]) or "configuration"
+    if item["type"] == "extra_forbidden":
+        known = _known_keys(item["loc"][:-1])
+        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0.5)
+        return FieldError(path, "unknown key", close[0] if close else None)
+    message = item["msg"].removeprefix("Value error, ")
+    return FieldError(path, message[0].lower() + message[1:] if message else "not valid")
+
+
+def _known_keys(table: tuple[Any, ...]) -> list[str]:
+    model: type[BaseModel] = RunConfig
+    for part in table:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        candidates = [inner, *get_args(inner)]
+        nested = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not nested:
+            return []
+        model = nested[0]
+    return list(model.model_fields)
