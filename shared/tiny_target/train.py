@@ -1,0 +1,194 @@
+"""Make the tiny target from nothing: `python -m shared.tiny_target.train --out DIR`.
+
+Data flow: seed -> corpus -> tokenizer -> Qwen3ForCausalLM trained from random weights on the whole
+text of each conversation -> DIR (bfloat16 weights, tokenizer, template) -> loaded again from DIR
+and scored on fresh problems -> TRAINING.json and README.md in DIR.
+
+The seed fixes problems, order of batches and first weights. Sums on a GPU are not taken in a fixed
+order, so two runs give models that differ in the last digits and score alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from shared.tiny_target.corpus import batches, encode_texts, training_texts
+from shared.tiny_target.evaluate import generate_answers, load_target, score_by_kind
+from shared.tiny_target.problems import make_problems
+from shared.tiny_target.report import write_report
+from shared.tiny_target.tokenizer import END_OF_TEXT, IM_END, save_tokenizer, train_tokenizer
+
+logger = logging.getLogger(__name__)
+
+MODEL_MAX_LENGTH = 1024
+VOCAB_SIZE = 512
+ROPE_THETA = 1e6
+MOST_EXAMPLES = 600_000
+TOKENIZER_TEXTS = 8_000
+_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """What the run depends on; stored in TRAINING.json."""
+
+    seed: int = 0
+    steps: int = 6000
+    batch_size: int = 256
+    lr: float = 3e-3
+    warmup_steps: int = 200
+    weight_decay: float = 0.05
+    num_score_problems: int = 720
+
+
+def model_config(tokenizer: Tokenizer) -> Qwen3Config:
+    """A Qwen3 of 8 layers and hidden size 192, about 3.6 million parameters, embeddings tied."""
+    end = tokenizer.token_to_id(IM_END)
+    return Qwen3Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=MODEL_MAX_LENGTH,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=True,
+        eos_token_id=end,
+        pad_token_id=tokenizer.token_to_id(END_OF_TEXT),
+        bos_token_id=None,
+    )
+
+
+def padded(examples: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Input ids and labels [B, longest], int64; padded on the right, labels ignored there."""
+    longest = max(map(len, examples))
+    inputs = torch.full((len(examples), longest), pad_id)
+    labels = torch.full((len(examples), longest), _IGNORED)
+    for row, example in enumerate(examples):
+        inputs[row, : len(example)] = labels[row, : len(example)] = torch.tensor(example)
+    return inputs, labels
+
+
+def learning_rate(step: int, options: TrainingOptions) -> float:
+    """Linear warm-up, then a cosine to zero at the last step."""
+    if step < options.warmup_steps:
+        return options.lr * (step + 1) / options.warmup_steps
+    rest = (step - options.warmup_steps) / max(1, options.steps - options.warmup_steps)
+    return options.lr * 0.5 * (1 + math.cos(math.pi * rest))
+
+
+def train_model(
+    tokenizer: Tokenizer, texts: list[str], options: TrainingOptions, device: str
+) -> Qwen3ForCausalLM:
+    """A model trained for `options.steps` steps on the texts; float32 weights on `device`."""
+    torch.manual_seed(options.seed)
+    model = Qwen3ForCausalLM(model_config(tokenizer)).to(device).train()
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain}],
+        lr=options.lr,
+        betas=(0.9, 0.98),
+        weight_decay=0.0,
+        fused=True,
+    )
+    examples = encode_texts(tokenizer, texts)
+    order = batches(
+        examples, batch_size=options.batch_size, num_batches=options.steps, seed=options.seed
+    )
+    pad_id = tokenizer.token_to_id(END_OF_TEXT)
+    started = time.monotonic()
+    for step, batch in enumerate(order):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, options)
+        inputs, labels = (tensor.to(device) for tensor in padded(batch, pad_id))
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):
+            # Padding is on the right, so the causal mask alone keeps it out of every real position.
+            logits = model(input_ids=inputs, use_cache=False).logits
+        loss = F.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=_IGNORED
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 0 or step + 1 == options.steps:
+            rate = (step + 1) / (time.monotonic() - started)
+            logger.info(
+                "step %d/%d: loss %.4f, %.1f steps/s", step + 1, options.steps, loss.item(), rate
+            )
+    return model
+
+
+def save_model(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write weights in bfloat16, config, generation config, tokenizer and template to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end_ids = [tokenizer.token_to_id(IM_END), tokenizer.token_to_id(END_OF_TEXT)]
+    model.generation_config = GenerationConfig(
+        do_sample=False, eos_token_id=end_ids, pad_token_id=end_ids[1]
+    )
+    model.to(torch.bfloat16).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    # Servers built on older libraries read rope_theta alone and would fall back to 10000.
+    config["rope_theta"] = ROPE_THETA
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / "model.safetensors").chmod(0o644)
+    save_tokenizer(tokenizer, folder, model_max_length=MODEL_MAX_LENGTH)
+
+
+def score_folder(
+    folder: Path, options: TrainingOptions, device: str
+) -> dict[str, dict[str, float]]:
+    """Score of the saved folder on fresh problems, thinking on and off, by kind."""
+    model, tokenizer = load_target(folder, device=device)
+    problems = make_problems(options.seed, options.num_score_problems)
+    scores = {}
+    for name, thinking in (("thinking", True), ("no_thinking", False)):
+        answers = generate_answers(model, tokenizer, problems, thinking=thinking, batch_size=240)
+        scores[name] = score_by_kind(problems, answers)
+        logger.info("%s: %s", name, scores[name])
+    return scores
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, save, score; returns the exit status."""
+    defaults = TrainingOptions()
+    parser = argparse.ArgumentParser(prog="python -m shared.tiny_target.train")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the model to")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    for name, value in asdict(defaults).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    given = vars(parser.parse_args(arguments))
+    out, device = given.pop("out"), given.pop("device")
+    options = TrainingOptions(**given)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+
+    count = max(options.batch_size, min(options.steps * options.batch_size, MOST_EXAMPLES))
+    texts = training_texts(options.seed, count)
+    tokenizer = train_tokenizer(
+        training_texts(options.seed, TOKENIZER_TEXTS), vocab_size=VOCAB_SIZE
+    )
+    model = train_model(tokenizer, texts, options, device)
+    save_model(model, tokenizer, out)
+    scores = score_folder(out, options, device)
+    write_report(out, asdict(options), num_parameters=model.num_parameters(), scores=scores)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
