@@ -1,0 +1,1 @@
+"""Adapters that the processes of the mesh lean on, one outside thing each."""
