@@ -1,8 +1,8 @@
 """Attention itself: the backend follows the kind of mask, and the kind of mask follows the device.
 
-On CUDA the mask is a `BlockMask` and attention runs in a compiled flex_attention kernel, which skips
-the empty tiles. Elsewhere the mask is a boolean tensor and attention is torch's fused one. A query
-that sees no key gets zeros from both.
+On CUDA the mask is a `BlockMask` and attention runs in a compiled flex_attention kernel, which
+skips the empty tiles. Elsewhere the mask is a boolean tensor and attention is torch's fused one. A
+query that sees no key gets zeros from both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LayerMasks = dict[int | None, Mask]
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None) -> Tensor:
     """Grouped-query attention.
 
-    queries [B, heads, Q, D]; keys and values [B, key heads, K, D]; mask as `layer_masks` makes it, or
-    None when every query sees every key. Returns [B, heads, Q, D].
+    queries [B, heads, Q, D]; keys and values [B, key heads, K, D]; mask as `layer_masks` makes it,
+    or None when every query sees every key. Returns [B, heads, Q, D].
     """
     if isinstance(mask, BlockMask):
         return _compiled_flex()(queries, keys, values, block_mask=mask, enable_gqa=True)

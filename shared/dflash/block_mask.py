@@ -53,7 +53,7 @@ def block_mask(
 
 
 def visible_tiles(runs: KeyIntervals, tile: int) -> tuple[Tensor, Tensor]:
-    """Tiles with a visible pair and tiles where all pairs are visible; bool [B, 1, Q tiles, K tiles].
+    """Tiles with a visible pair, and tiles of visible pairs only; bool [B, 1, Q tiles, K tiles].
 
     The last tile of queries may be short; the queries it lacks see nothing, so it is never full.
     """

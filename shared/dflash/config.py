@@ -180,10 +180,10 @@ class DrafterConfig:
     ) -> DrafterConfig:
         """A drafter that fits a target.
 
-        target_config: the target's config.json as a mapping, or a transformers configuration (with a
-        nested text_config where the target is multimodal). Dimensions follow the target's decoder;
-        `overrides` sets any other field, for instance num_attention_heads, intermediate_size,
-        layer_types and sliding_window. Raises DrafterError, TargetModelError.
+        target_config: the target's config.json as a mapping, or a transformers configuration (with
+        a nested text_config where the target is multimodal). Dimensions follow the target's
+        decoder; `overrides` sets any other field, for instance num_attention_heads,
+        intermediate_size, layer_types and sliding_window. Raises DrafterError, TargetModelError.
         """
         shape = TargetShape.of(target_config)
         layers = shape.num_hidden_layers

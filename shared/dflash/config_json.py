@@ -2,7 +2,8 @@
 
 Pure functions between the JSON object and the arguments of `DrafterConfig`. Why some keys are
 written the way they are:
-- `rope_theta` and `rope_parameters` both, since older readers know only the first and fall back to a
+- `rope_theta` and `rope_parameters` both, since older readers know only the first and fall back to
+  a
   base of 10,000 without a word;
 - `sliding_window`, `use_sliding_window` and explicit `layer_types` together, since readers drop the
   window when any of the three is missing;
@@ -30,8 +31,9 @@ _NEUTRAL_KEYS = frozenset(
         "architectures", "model_type", "attention_bias", "attention_dropout", "hidden_act",
         "tie_word_embeddings", "use_sliding_window", "max_window_layers", "rope_parameters",
         "rope_scaling", "torch_dtype", "auto_map", "transformers_version", "initializer_range",
-        "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "return_dict", "output_attentions",
-        "output_hidden_states", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
+        "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "return_dict",
+        "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "id2label",
+        "label2id", "is_encoder_decoder",
         "problem_type", "_name_or_path", "name_or_path", "pretraining_tp", "attn_implementation",
     }
 )  # fmt: skip
@@ -96,8 +98,8 @@ def parse_fields(fields: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Arguments of `DrafterConfig` from the JSON object of config.json.
 
     `where` names the file in messages. Raises DrafterError that names every missing key, every key
-    this library does not know, and every value it could not honour (bias, another activation, scaled
-    rotary positions, tied embeddings).
+    this library does not know, and every value it could not honour (bias, another activation,
+    scaled rotary positions, tied embeddings).
     """
     problems = [f"missing key {key}" for key in _REQUIRED_KEYS if fields.get(key) is None]
     nested = fields.get("dflash_config")

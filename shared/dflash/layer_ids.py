@@ -18,8 +18,8 @@ def default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> t
     """
     if num_target_layers < 1 or num_draft_layers < 1:
         raise DrafterError(
-            f"target layer ids need at least one layer on both sides, not {num_target_layers} target "
-            f"and {num_draft_layers} drafter layers"
+            f"target layer ids need at least one layer on both sides, not {num_target_layers} "
+            f"target and {num_draft_layers} drafter layers"
         )
     if num_draft_layers == 1:
         return (num_target_layers // 2,)
@@ -28,8 +28,8 @@ def default_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> t
     if list(layer_id_problems(ids, num_target_layers)):
         raise DrafterError(
             f"no default target layer ids for {num_draft_layers} drafter layers on a target of "
-            f"{num_target_layers} layers (the rule gives {list(ids)}); set target_layer_ids explicitly, "
-            f"distinct and between 0 and {num_target_layers - 1}"
+            f"{num_target_layers} layers (the rule gives {list(ids)}); set target_layer_ids "
+            f"explicitly, distinct and between 0 and {num_target_layers - 1}"
         )
     return ids
 
@@ -43,7 +43,8 @@ def layer_id_problems(ids: tuple[int, ...], num_target_layers: int) -> Iterable[
         return
     outside = [one for one in ids if not 0 <= one < num_target_layers]
     if outside:
-        yield f"target_layer_ids {outside} lie outside the target's layers 0..{num_target_layers - 1}"
+        top = num_target_layers - 1
+        yield f"target_layer_ids {outside} lie outside the target's layers 0..{top}"
     repeated = sorted({one for one in ids if ids.count(one) > 1})
     if repeated:
         yield f"target_layer_ids {list(ids)} repeats {repeated}"

@@ -71,7 +71,7 @@ class Attention(nn.Module):
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def keys_values(self, hidden: Tensor, rotary: Rotary) -> KeysValues:
-        """Keys (normalised, rotated) and values of `hidden` [B, T, H]: [B, key heads, T, head_dim]."""
+        """Rotated keys and values of `hidden` [B, T, H]: [B, key heads, T, head_dim] each."""
         keys = self.k_norm(self._heads(self.k_proj(hidden)))
         return rotate(keys, rotary), self._heads(self.v_proj(hidden))
 

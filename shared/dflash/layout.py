@@ -1,14 +1,15 @@
 """Where the blocks of a batch stand, and which keys each of their tokens may see.
 
 A batch has B rows of S context tokens and N blocks a row; the blocks' tokens follow one another in
-one query sequence of Q = N block_size. Keys are the S context tokens, then the Q block tokens. Every
-query sees at most two runs of keys, one in the context and one inside its own block:
+one query sequence of Q = N block_size. Keys are the S context tokens, then the Q block tokens.
+Every query sees at most two runs of keys, one in the context and one inside its own block:
 
     context   [max(document start, anchor + j - (window - 1)), anchor)
     own block all of it, or its tokens 0..j in a causal sliding layer
 
 `BlockLayout.intervals` states these two runs; the dense mask (`mask`) and the sparse one
-(`block_mask`) are both built from them, so they cannot disagree. An unused block has two empty runs.
+(`block_mask`) are both built from them, so they cannot disagree. An unused block has two empty
+runs.
 """
 
 from __future__ import annotations

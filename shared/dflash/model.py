@@ -61,9 +61,9 @@ class DFlashDraftModel(nn.Module):
     ) -> Tensor:
         """Hidden states of all block tokens, after the final norm.
 
-        block_embeddings: [B, N block_size, H], in each block the anchor token's embedding and then the
-        mask token's. target_hidden_states: [B, S, K H]. masks: from `layer_masks`, built here when
-        not given. Returns [B, N block_size, H]; rows of unused blocks carry no meaning.
+        block_embeddings: [B, N block_size, H], in each block the anchor token's embedding and then
+        the mask token's. target_hidden_states: [B, S, K H]. masks: from `layer_masks`, built here
+        when not given. Returns [B, N block_size, H]; rows of unused blocks carry no meaning.
         """
         if masks is None:
             masks = layer_masks(self.config, layout)
@@ -78,7 +78,7 @@ class DFlashDraftModel(nn.Module):
         return rotary_tables(positions, self.config.head_dim, self.config.rope_theta, dtype)
 
     def context_keys_values(self, context: Tensor, rotary: Rotary) -> list[KeysValues]:
-        """Keys and values of the context in every layer; what a decoding loop keeps between steps."""
+        """Keys and values of the context in every layer; a decoding loop keeps them."""
         return [layer.self_attn.keys_values(context, rotary) for layer in self.layers]
 
     def run_layers(

@@ -1,8 +1,8 @@
 """What a drafter must know of its target's dimensions, read from the target's configuration.
 
-Works on the plain config.json object as well as on a transformers configuration, so that the control
-plane can read a target without transformers. The mask token is chosen here too, because the rule
-needs only the target's vocabulary.
+Works on the plain config.json object as well as on a transformers configuration, so that the
+control plane can read a target without transformers. The mask token is chosen here too, because the
+rule needs only the target's vocabulary.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class TargetShape:
         missing = [key for key in needed if fields.get(key) is None]
         if missing:
             raise TargetModelError(
-                f"{where} lacks {', '.join(missing)}; the target must be a causal language model of "
-                "the Llama or Qwen families"
+                f"{where} lacks {', '.join(missing)}; the target must be a causal language model "
+                "of the Llama or Qwen families"
             )
         heads = fields["num_attention_heads"]
         return cls(
@@ -95,7 +95,7 @@ def choose_mask_token_id(
     if explicit is not None:
         if not 0 <= explicit < vocab_size:
             raise TargetModelError(
-                f"mask_token_id {explicit} lies outside the target's vocabulary of {vocab_size} rows"
+                f"mask_token_id {explicit} lies outside the target's {vocab_size} embedding rows"
             )
         return explicit
     if tokenizer_mask_id is not None and 0 <= tokenizer_mask_id < vocab_size:
@@ -104,8 +104,8 @@ def choose_mask_token_id(
         if candidate not in used_ids:
             return candidate
     raise TargetModelError(
-        f"the tokenizer has no mask token and uses all {vocab_size} embedding rows of the target; set "
-        "mask_token_id to a token that never occurs in text"
+        f"the tokenizer has no mask token and uses all {vocab_size} embedding rows of the target; "
+        "set mask_token_id to a token that never occurs in text"
     )
 
 
