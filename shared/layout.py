@@ -1,13 +1,13 @@
 """Where the files of a data folder and of a run lie. Pure paths; nothing is created here.
 
-    DATA/control_plane.sqlite
-    DATA/runs/ID/run.json  hardware.json  PROGRESS.md  metrics.jsonl  manifest.json
-    DATA/runs/ID/logs/ROLE-RANK.log
-    DATA/runs/ID/completions/batch_000000.jsonl  progress.json  done_index  failures.jsonl
-    DATA/runs/ID/quarantine/REASON.jsonl
-    DATA/runs/ID/dataset/shard_00000.arrow  dataset.json
-    DATA/runs/ID/checkpoints/step_00015000/{drafter/, trainer_state.*, COMPLETE}
-    DATA/runs/ID/evaluations/ID.json
+DATA/control_plane.sqlite
+DATA/runs/ID/run.json  hardware.json  PROGRESS.md  metrics.jsonl  manifest.json
+DATA/runs/ID/logs/ROLE-RANK.log
+DATA/runs/ID/completions/batch_000000.jsonl  progress.json  done_index  failures.jsonl
+DATA/runs/ID/quarantine/REASON.jsonl
+DATA/runs/ID/dataset/shard_00000.arrow  dataset.json
+DATA/runs/ID/checkpoints/step_00015000/{drafter/, trainer_state.*, COMPLETE}
+DATA/runs/ID/evaluations/ID.json
 """
 
 from __future__ import annotations

@@ -123,9 +123,7 @@ class FileClosed(msgspec.Struct, frozen=True, tag="file_closed"):
     kind: Literal["completions", "shard", "checkpoint", "log", "metadata", "quarantine"]
 
 
-Payload = (
-    Completions | CompletionsFrom | MicroBatch | HiddenStates | TrainerPosition | FileClosed
-)
+Payload = Completions | CompletionsFrom | MicroBatch | HiddenStates | TrainerPosition | FileClosed
 
 
 class Envelope(msgspec.Struct, frozen=True):

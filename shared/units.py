@@ -15,7 +15,9 @@ def format_bytes(num_bytes: float) -> str:
 
 def format_rate(tokens_per_s: float) -> str:
     """`15100.0` -> `15.1 Ktok/s`."""
-    return f"{tokens_per_s / 1000:.1f} Ktok/s" if tokens_per_s >= 100 else f"{tokens_per_s:.0f} tok/s"
+    return (
+        f"{tokens_per_s / 1000:.1f} Ktok/s" if tokens_per_s >= 100 else f"{tokens_per_s:.0f} tok/s"
+    )
 
 
 def format_duration(seconds: float) -> str:

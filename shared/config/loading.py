@@ -6,6 +6,7 @@ dotted path and the closest known key of the same table.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import hashlib
 import json
@@ -35,7 +36,9 @@ def load_preset(name: str) -> dict[str, Any]:
             f"there is no preset {name!r}; presets: {', '.join(names)}",
             errors=[FieldError("preset", f"unknown preset {name!r}", close[0] if close else None)],
         )
-    return tomllib.loads((resources.files("shared") / "presets" / f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(
+        (resources.files("shared") / "presets" / f"{name}.toml").read_text("utf-8")
+    )
 
 
 def parse_config(text: str, *, source: str = "configuration") -> dict[str, Any]:
@@ -79,7 +82,7 @@ def _merge(base: dict[str, Any], extra: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and isinstance(base.get(key), dict):
             _merge(base[key], value)
         else:
-            base[key] = dict(value) if isinstance(value, Mapping) else value
+            base[key] = copy.deepcopy(value)
 
 
 def _assign(tree: dict[str, Any], path: str, value: Any, problems: list[FieldError]) -> None:

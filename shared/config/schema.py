@@ -19,7 +19,9 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 class TargetSection(Section):
@@ -236,9 +238,7 @@ class RunConfig(Section):
                     "of Arrow shards"
                 )
         if Stage.GENERATE in self.stages and self.data.dataset is not None:
-            raise ValueError(
-                "data.dataset is set but stages has 'generate': remove one of the two"
-            )
+            raise ValueError("data.dataset is set but stages has 'generate': remove one of the two")
         if Stage.EVALUATE in self.stages and Stage.TRAIN not in self.stages:
             raise ValueError("stages has 'evaluate' without 'train': evaluate needs a checkpoint")
         return self
