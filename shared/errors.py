@@ -20,6 +20,7 @@
     |   +-- DatabaseFault          503  database
     +-- UpstreamError              502  upstream               (a server we call)
     |   +-- UpstreamTimeout        504  upstream-timeout       retry helps
+    |   +-- UnreachableError       502  upstream-unreachable   retry helps
     |   +-- WrongModelError        502  upstream-wrong-model
     +-- LinkError                  503  link                   retry helps
     +-- GateBlocked                409  quality-gate           (a person must look)
@@ -152,6 +153,13 @@ class UpstreamError(MeshError):
 
 class UpstreamTimeout(UpstreamError):
     slug, status, title = "upstream-timeout", 504, "Upstream server timed out"
+    retryable = True
+
+
+class UnreachableError(UpstreamError):
+    """No connection could be made, or it broke before an answer came."""
+
+    slug, title = "upstream-unreachable", "Upstream server cannot be reached"
     retryable = True
 
 
