@@ -1,0 +1,1 @@
+"""Role evaluator: acceptance length by real speculative decoding on held-out prompts."""

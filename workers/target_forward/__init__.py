@@ -1,0 +1,1 @@
+"""Role target_forward: the frozen target over micro-batches, its hidden states onwards."""
