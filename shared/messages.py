@@ -1,6 +1,7 @@
 """Messages that workers send each other over links: msgpack headers beside raw tensor frames.
 
-    generator --Completions--> batcher --MicroBatch--> target_forward --HiddenStates--> drafter_trainer
+    generator --Completions--> batcher --MicroBatch--> target_forward
+    target_forward --HiddenStates--> drafter_trainer
     drafter_trainer --TrainerPosition--> batcher        batcher --CompletionsFrom--> generator
     generator, batcher, drafter_trainer --FileClosed--> archiver
 

@@ -231,12 +231,11 @@ class RunConfig(Section):
                 "stages has 'tokenise' without 'generate': give data.dataset (shards) and leave "
                 "'tokenise' out, or add 'generate'"
             )
-        if Stage.GENERATE not in self.stages and Stage.TRAIN in self.stages:
-            if self.data.dataset is None:
-                raise ValueError(
-                    "stages has 'train' without 'generate', so data.dataset must name a folder "
-                    "of Arrow shards"
-                )
+        if self.data.dataset is None and Stage.GENERATE not in self.stages:
+            raise ValueError(
+                "stages has 'train' without 'generate', so data.dataset must name a folder "
+                "of Arrow shards"
+            )
         if Stage.GENERATE in self.stages and self.data.dataset is not None:
             raise ValueError("data.dataset is set but stages has 'generate': remove one of the two")
         if Stage.EVALUATE in self.stages and Stage.TRAIN not in self.stages:

@@ -1,4 +1,4 @@
-"""Configuration: presets load, every wrong field is named at once, contradictions say what to do."""
+"""Presets load, every wrong field is named at once, contradictions say what to do."""
 
 from collections.abc import Mapping
 from typing import Any
