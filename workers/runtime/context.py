@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from services.links import LinkIdentity, LinkSecurity
 
@@ -39,7 +39,6 @@ from shared.states import DesiredState, Role, WorkerState
 from workers.runtime.meter import Meter
 
 logger = logging.getLogger(__name__)
-_EventT = TypeVar("_EventT")
 # Events that somebody waits for: they leave with a heartbeat of their own, at once.
 _URGENT = (GateReport, WorkerFailed, EvaluationDone, CheckpointSaved, ExportProgress)
 
@@ -115,10 +114,10 @@ class WorkerContext:
             self._state = state
             self.beat_wanted.set()
 
-    def emit(self, event: type[_EventT], **fields: Any) -> None:
+    def emit(self, event: type[Any], **fields: Any) -> None:
         """Queue a fact for the control plane, numbered; urgent ones leave at once."""
         with self._events_lock:
-            made: Any = event(number=self._next_event, **fields)
+            made: WorkerEvent = event(number=self._next_event, **fields)
             self._next_event += 1
             self._events.append(made)
         if isinstance(made, _URGENT):

@@ -16,7 +16,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -163,7 +164,7 @@ async def _run_registered(
 
 
 async def _settle(
-    context: WorkerContext, tasks: list[asyncio.Future[None]]
+    context: WorkerContext, tasks: Sequence[asyncio.Future[None]]
 ) -> BaseException | None:
     """Cancel what still runs; the error that ended the worker, the role's own first."""
     beats, work, files, deadline = tasks
@@ -211,24 +212,21 @@ async def _drain_deadline(context: WorkerContext) -> None:
     )
 
 
-class _drain_on_signals:
+@contextmanager
+def _drain_on_signals(context: WorkerContext) -> Iterator[None]:
     """While inside, SIGTERM and SIGINT drain; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
 
-    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    def drain(number: signal.Signals) -> None:
+        logger.info("%s: drains", number.name)
+        loop.remove_signal_handler(number)
+        context.drain()
 
-    def __init__(self, context: WorkerContext) -> None:
-        self._context = context
-        self._loop = asyncio.get_running_loop()
-
-    def __enter__(self) -> None:
-        for number in self._SIGNALS:
-            self._loop.add_signal_handler(number, self._drain, number)
-
-    def __exit__(self, *_: object) -> None:
-        for number in self._SIGNALS:
-            self._loop.remove_signal_handler(number)
-
-    def _drain(self, number: signal.Signals) -> None:
-        logger.info("%s: drains", signal.Signals(number).name)
-        self._loop.remove_signal_handler(number)
-        self._context.drain()
+    for number in numbers:
+        loop.add_signal_handler(number, drain, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

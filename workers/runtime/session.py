@@ -119,6 +119,7 @@ class Session:
         context = self._context
         context.beat_wanted.clear()
         heartbeat = self._heartbeat()
+        answer: HeartbeatAnswer | None
         try:
             answer = await self._client.heartbeat(context.worker_id, heartbeat)
         except SupersededError as error:
