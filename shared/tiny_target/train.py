@@ -1,8 +1,8 @@
 """Make the tiny target from nothing: `python -m shared.tiny_target.train --out DIR`.
 
-Data flow: seed -> corpus -> tokenizer -> Qwen3ForCausalLM trained from random weights on the whole
-text of each conversation -> DIR (bfloat16 weights, tokenizer, template) -> loaded again from DIR
-and scored on fresh problems -> TRAINING.json and README.md in DIR.
+Data flow: seed -> corpus -> tokenizer -> Qwen3ForCausalLM, trained from random weights on the
+replies -> DIR (bfloat16 weights, tokenizer, template) -> loaded again from DIR and scored on fresh
+problems -> TRAINING.json and README.md in DIR.
 
 The seed fixes problems, order of batches and first weights. Sums on a GPU are not taken in a fixed
 order, so two runs give models that differ in the last digits and score alike.
@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from shared.tiny_target.corpus import batches, encode_texts, training_texts
+from shared.tiny_target.corpus import Example, batches, encode_examples, training_texts
 from shared.tiny_target.evaluate import generate_answers, load_target, score_by_kind
 from shared.tiny_target.problems import make_problems
 from shared.tiny_target.report import write_report
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 MODEL_MAX_LENGTH = 1024
 VOCAB_SIZE = 512
 ROPE_THETA = 1e6
-MOST_EXAMPLES = 600_000
+MOST_EXAMPLES = 500_000
 TOKENIZER_TEXTS = 8_000
 _IGNORED = -100
 
@@ -46,8 +47,8 @@ class TrainingOptions:
     """What the run depends on; stored in TRAINING.json."""
 
     seed: int = 0
-    steps: int = 6000
-    batch_size: int = 256
+    steps: int = 4500
+    batch_size: int = 1024
     lr: float = 3e-3
     warmup_steps: int = 200
     weight_decay: float = 0.05
@@ -74,14 +75,23 @@ def model_config(tokenizer: Tokenizer) -> Qwen3Config:
     )
 
 
-def padded(examples: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input ids and labels [B, longest], int64; padded on the right, labels ignored there."""
-    longest = max(map(len, examples))
-    inputs = torch.full((len(examples), longest), pad_id)
-    labels = torch.full((len(examples), longest), _IGNORED)
+def example_table(
+    examples: Sequence[Example], pad_id: int, device: str
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """All examples on the device: ids and labels [N, longest] int16, and their lengths.
+
+    Labels are ignored in the prompt and in the padding, which is on the right.
+    """
+    lengths = [len(example.ids) for example in examples]
+    shape = (len(examples), max(lengths))
+    inputs = np.full(shape, pad_id, dtype=np.int16)
+    labels = np.full(shape, _IGNORED, dtype=np.int16)
     for row, example in enumerate(examples):
-        inputs[row, : len(example)] = labels[row, : len(example)] = torch.tensor(example)
-    return inputs, labels
+        inputs[row, : lengths[row]] = example.ids
+        labels[row, example.num_prompt_tokens : lengths[row]] = example.ids[
+            example.num_prompt_tokens :
+        ]
+    return torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device), lengths
 
 
 def learning_rate(step: int, options: TrainingOptions) -> float:
@@ -93,10 +103,12 @@ def learning_rate(step: int, options: TrainingOptions) -> float:
 
 
 def train_model(
-    tokenizer: Tokenizer, texts: list[str], options: TrainingOptions, device: str
+    tokenizer: Tokenizer, examples: Sequence[Example], options: TrainingOptions, device: str
 ) -> Qwen3ForCausalLM:
-    """A model trained for `options.steps` steps on the texts; float32 weights on `device`."""
+    """A model trained for `options.steps` steps on the examples; float32 weights on `device`."""
     torch.manual_seed(options.seed)
+    pad_id = tokenizer.token_to_id(END_OF_TEXT)
+    all_inputs, all_labels, lengths = example_table(examples, pad_id, device)
     model = Qwen3ForCausalLM(model_config(tokenizer)).to(device).train()
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() == 1]
@@ -107,16 +119,15 @@ def train_model(
         weight_decay=0.0,
         fused=True,
     )
-    examples = encode_texts(tokenizer, texts)
     order = batches(
-        examples, batch_size=options.batch_size, num_batches=options.steps, seed=options.seed
+        lengths, batch_size=options.batch_size, num_batches=options.steps, seed=options.seed
     )
-    pad_id = tokenizer.token_to_id(END_OF_TEXT)
     started = time.monotonic()
     for step, batch in enumerate(order):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, options)
-        inputs, labels = (tensor.to(device) for tensor in padded(batch, pad_id))
+        rows, longest = torch.tensor(batch, device=device), max(lengths[row] for row in batch)
+        inputs, labels = (table[rows, :longest].long() for table in (all_inputs, all_labels))
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):
             # Padding is on the right, so the causal mask alone keeps it out of every real position.
             logits = model(input_ids=inputs, use_cache=False).logits
@@ -179,11 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
 
     count = max(options.batch_size, min(options.steps * options.batch_size, MOST_EXAMPLES))
-    texts = training_texts(options.seed, count)
-    tokenizer = train_tokenizer(
-        training_texts(options.seed, TOKENIZER_TEXTS), vocab_size=VOCAB_SIZE
-    )
-    model = train_model(tokenizer, texts, options, device)
+    texts = training_texts(options.seed, max(count, TOKENIZER_TEXTS))
+    tokenizer = train_tokenizer((whole for _, whole in texts[:TOKENIZER_TEXTS]), VOCAB_SIZE)
+    examples = encode_examples(tokenizer, texts[:count])
+    model = train_model(tokenizer, examples, options, device)
     save_model(model, tokenizer, out)
     scores = score_folder(out, options, device)
     write_report(out, asdict(options), num_parameters=model.num_parameters(), scores=scores)
