@@ -210,15 +210,20 @@ class DrafterConfig:
         }
         return cls(**{**arguments, **overrides})
 
-    def misfits(self, shape: TargetShape) -> list[str]:
-        """Why this drafter cannot draft for a target of `shape`; empty when it can."""
+    def require_fit(self, shape: TargetShape) -> None:
+        """Raise DrafterError naming every dimension in which this drafter does not fit a target."""
         pairs = (
             ("hidden_size", self.hidden_size, shape.hidden_size),
             ("vocab_size", self.vocab_size, shape.vocab_size),
             ("num_target_layers", self.num_target_layers, shape.num_hidden_layers),
         )
-        return [
-            f"{name}: drafter {mine}, target {theirs}"
+        problems = [
+            f"{name} is {mine} in the drafter and {theirs} in the target"
             for name, mine, theirs in pairs
             if mine != theirs
         ]
+        if problems:
+            raise DrafterError(
+                f"the drafter does not fit the target: {'; '.join(problems)}; use the target that the "
+                "drafter was trained for, or train another drafter"
+            )
