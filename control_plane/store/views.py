@@ -1,0 +1,83 @@
+"""Rows as the API shows them."""
+
+from __future__ import annotations
+
+from control_plane.store.tables import Checkpoint, Evaluation, Export, Run, Worker
+from shared.api.exports import ExportView
+from shared.api.runs import (
+    CheckpointView,
+    EvaluationView,
+    Progress,
+    RunView,
+    Throughput,
+    WorkerView,
+)
+from shared.api.workers import QueueReport
+from shared.states import Role, RunState, Stage, WorkerState, allowed_actions
+
+
+def run_view(run: Run) -> RunView:
+    state = RunState(run.state)
+    return RunView(
+        id=run.id,
+        name=run.name,
+        state=state,
+        stage=Stage(run.stage) if run.stage else None,
+        reason=run.reason,
+        created_at=run.created_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        config_sha256=run.config_sha256,
+        progress=Progress.model_validate(run.progress),
+        throughput=Throughput.model_validate(run.throughput),
+        queues=[QueueReport.model_validate(queue) for queue in run.queues],
+        loss=run.loss,
+        accuracy=run.accuracy,
+        acceptance_length=run.acceptance_length,
+        bottleneck=run.bottleneck,
+        eta_s=run.eta_s,
+        allowed_actions=allowed_actions(state),
+    )
+
+
+def worker_view(worker: Worker, now: float) -> WorkerView:
+    """`now` gives the age of the last heartbeat; None before the first one."""
+    beat = worker.heartbeat_at
+    return WorkerView(
+        id=worker.id,
+        run_id=worker.run_id,
+        role=Role(worker.role),
+        rank=worker.rank,
+        host=worker.host,
+        pid=worker.pid or 0,
+        device=worker.device,
+        state=WorkerState(worker.state),
+        heartbeat_age_s=None if beat is None else max(0.0, now - beat),
+        restarts=worker.restarts,
+        last_error=worker.last_error,
+        registered_at=worker.registered_at or worker.launched_at,
+        metrics=worker.metrics,
+        waits_for=worker.waits_for,
+    )
+
+
+def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
+    return CheckpointView(
+        step=checkpoint.step,
+        epoch=checkpoint.epoch,
+        loss=checkpoint.loss,
+        num_bytes=checkpoint.num_bytes,
+        path=checkpoint.path,
+        created_at=checkpoint.created_at,
+        acceptance_length=checkpoint.acceptance_length,
+    )
+
+
+def evaluation_view(evaluation: Evaluation) -> EvaluationView:
+    return EvaluationView.model_validate(
+        evaluation.model_dump(include=set(EvaluationView.model_fields))
+    )
+
+
+def export_view(export: Export) -> ExportView:
+    return ExportView.model_validate(export.model_dump(include=set(ExportView.model_fields)))
