@@ -95,6 +95,7 @@ class Worker(SQLModel, table=True):
     pid: int | None = None
     pid_started_at: float | None = None
     device: str = "cpu"
+    launched: bool = False  # started by our launcher; only such a process is ever signalled
     state: str
     desired: str
     launched_at: float

@@ -30,6 +30,7 @@ def add_launch(
     restarts: int,
     now: float,
     desired: DesiredState = DesiredState.RUN,
+    launched: bool = False,
 ) -> Worker:
     """Record an incarnation before its process starts; older ones of the slot lose the lease."""
     worker = Worker(
@@ -44,6 +45,7 @@ def add_launch(
         desired=desired.value,
         launched_at=now,
         restarts=restarts,
+        launched=launched,
     )
     _supersede(session, run_id, role, rank, job_id, now=now)
     session.add(worker)
@@ -89,8 +91,10 @@ def register(session: Session, registration: WorkerRegistration, *, now: float) 
             now=now,
         )
     _check_lease(worker)
-    worker.host, worker.pid = registration.host, registration.pid
-    worker.pid_started_at, worker.device = registration.pid_started_at, registration.device
+    if not worker.launched or worker.pid is None:
+        worker.host, worker.pid = registration.host, registration.pid
+        worker.pid_started_at = registration.pid_started_at
+    worker.device = registration.device
     worker.registered_at = worker.registered_at or now
     worker.heartbeat_at = now
     session.add(worker)

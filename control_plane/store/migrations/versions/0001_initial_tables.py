@@ -84,12 +84,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index(
-        "ix_evaluations_run",
-        "evaluations",
-        ["run_id", "created_at"],
-        unique=False,
-    )
+    op.create_index("ix_evaluations_run", "evaluations", ["run_id", "created_at"], unique=False)
 
     op.create_table(
         "events",
@@ -165,6 +160,7 @@ def upgrade() -> None:
         sa.Column("pid", sa.Integer(), nullable=True),
         sa.Column("pid_started_at", sa.Float(), nullable=True),
         sa.Column("device", sa.String(), nullable=False),
+        sa.Column("launched", sa.Boolean(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("desired", sa.String(), nullable=False),
         sa.Column("launched_at", sa.Float(), nullable=False),
@@ -187,16 +183,10 @@ def upgrade() -> None:
     )
     op.create_index("ix_workers_launched", "workers", ["launched_at", "id"], unique=False)
     op.create_index(
-        "ix_workers_slot",
-        "workers",
-        ["run_id", "role", "rank", "job_id"],
-        unique=False,
+        "ix_workers_slot", "workers", ["run_id", "role", "rank", "job_id"], unique=False
     )
     op.create_index(
-        "ux_workers_incarnation",
-        "workers",
-        ["run_id", "role", "rank", "incarnation"],
-        unique=True,
+        "ux_workers_incarnation", "workers", ["run_id", "role", "rank", "incarnation"], unique=True
     )
 
 
