@@ -224,6 +224,6 @@ class DrafterConfig:
         ]
         if problems:
             raise DrafterError(
-                f"the drafter does not fit the target: {'; '.join(problems)}; use the target that the "
-                "drafter was trained for, or train another drafter"
+                f"the drafter does not fit the target: {'; '.join(problems)}; use the target "
+                "that the drafter was trained for, or train another drafter"
             )

@@ -23,3 +23,25 @@ def dense_mask(layout: BlockLayout, window: int | None = None, *, is_causal: boo
     in_context = (keys >= runs.context_start[..., None]) & (keys < runs.context_end[..., None])
     in_block = (keys >= runs.own_start[..., None]) & (keys < runs.own_end[..., None])
     return (in_context | in_block)[:, None]
+
+
+def decoding_mask(
+    context_len: int,
+    block_size: int,
+    window: int | None,
+    *,
+    is_causal: bool = True,
+    device: torch.device | str = "cpu",
+) -> Tensor | None:
+    """Mask of one block right after its context: bool [1, 1, block_size, context_len + block_size].
+
+    The same rule as `dense_mask` for an anchor at `context_len` with nothing in the context at or
+    after it, as in decoding. None for a full layer: there every key is visible.
+    """
+    if window is None:
+        return None
+    slot = torch.arange(block_size, device=device)[:, None]
+    context = torch.arange(context_len, device=device)
+    in_context = context >= context_len + slot - (window - 1)
+    own = torch.ones(block_size, block_size, dtype=torch.bool, device=device)
+    return torch.cat((in_context, own.tril() if is_causal else own), dim=1)[None, None]

@@ -44,8 +44,8 @@ class TargetModel:
         decoder = getattr(decoder, "language_model", decoder)
         if decoder is None or not hasattr(decoder, "layers"):
             raise TargetModelError(
-                f"{type(model).__name__} has no decoder layers under .model.layers; the target must "
-                "be a causal language model of the Llama or Qwen families"
+                f"{type(model).__name__} has no decoder layers under .model.layers; the target "
+                "must be a causal language model of the Llama or Qwen families"
             )
         model.eval().requires_grad_(False)
         self._model, self._decoder = model, decoder
