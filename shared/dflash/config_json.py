@@ -160,7 +160,7 @@ def _rope_theta(fields: Mapping[str, Any], problems: list[str]) -> float:
         return 1.0
     if top is not None and nested is not None and float(top) != float(nested):
         problems.append(f"rope_theta {top} contradicts rope_parameters.rope_theta {nested}")
-    return float(nested if top is None else top)
+    return float(top if top is not None else nested or 0.0)
 
 
 def _layer_types(fields: Mapping[str, Any], problems: list[str]) -> tuple[str, ...]:

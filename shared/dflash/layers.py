@@ -111,6 +111,10 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
+    def context_keys_values(self, context: Tensor, rotary: Rotary) -> KeysValues:
+        """Keys and values of the fused context, which is not normalised again."""
+        return self.self_attn.keys_values(context, rotary)
+
     def forward(
         self, hidden: Tensor, rotary: Rotary, context: KeysValues, mask: Mask | None
     ) -> Tensor:

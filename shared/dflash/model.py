@@ -10,12 +10,12 @@ of the drafter. Parameter names are the tensor names of an exported drafter: 11 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from shared.dflash.attention import LayerMasks, layer_masks
+from shared.dflash.attention import LayerMasks, Mask, layer_masks
 from shared.dflash.config import DrafterConfig
 from shared.dflash.layers import DecoderLayer, KeysValues, RMSNorm, Rotary, rotary_tables
 from shared.dflash.layout import BlockLayout
@@ -79,20 +79,25 @@ class DFlashDraftModel(nn.Module):
 
     def context_keys_values(self, context: Tensor, rotary: Rotary) -> list[KeysValues]:
         """Keys and values of the context in every layer; a decoding loop keeps them."""
-        return [layer.self_attn.keys_values(context, rotary) for layer in self.layers]
+        return [layer.context_keys_values(context, rotary) for layer in self._decoder_layers()]
 
     def run_layers(
         self,
         hidden: Tensor,
         rotary: Rotary,
         context: Sequence[KeysValues],
-        masks: LayerMasks | dict[int | None, None],
+        masks: Mapping[int | None, Mask | None],
     ) -> Tensor:
         """Block tokens `hidden` [B, Q, H] through all layers and the final norm."""
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._decoder_layers()):
             mask = masks[self.config.window_of(index)]
             hidden = layer(hidden, rotary, context[index], mask)
         return self.norm(hidden)
+
+    def _decoder_layers(self) -> Iterator[DecoderLayer]:
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            yield layer
 
 
 def block_input_ids(anchor_ids: Tensor, block_size: int, mask_token_id: int) -> Tensor:

@@ -76,11 +76,12 @@ class TargetModel:
                 raise ValueError(f"dtype is {dtype!r}; known are {', '.join(DTYPES)}")
             dtype = getattr(torch, dtype)
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, local_files_only=True, output_loading_info=True
             )
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise TargetModelError(f"cannot load the target in {folder}: {error}") from error
+        model, info = loaded
         absent = sorted(info["missing_keys"])
         misshapen = sorted(str(one[0]) for one in info["mismatched_keys"])
         if absent or misshapen:

@@ -39,6 +39,7 @@ class GrowingLayer(DynamicLayer):
         self._key_buffer[:, :, start : self._length] = key_states
         self._value_buffer[:, :, start : self._length] = value_states
         self._expose()
+        assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
@@ -96,12 +97,14 @@ class TargetCache:
         """Forget all tokens but the first `length`."""
         assert self.croppable and length <= self.length, "only a croppable cache takes tokens back"
         for layer in self.layers.layers:
+            assert isinstance(layer, GrowingLayer)
             layer.crop(length - self.length)
         self.length = length
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep these rows of the batch, int64 [B'] on the cache's device."""
-        for layer in self.layers.layers:
+        layers: list[Any] = self.layers.layers
+        for layer in layers:
             if isinstance(layer, DynamicLayer):
                 layer.batch_select_indices(rows)
             else:
