@@ -11,6 +11,7 @@ order, so two runs give models that differ in the last digits and score alike.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import logging
 import math
@@ -37,8 +38,9 @@ logger = logging.getLogger(__name__)
 MODEL_MAX_LENGTH = 1024
 VOCAB_SIZE = 512
 ROPE_THETA = 1e6
-MOST_EXAMPLES = 500_000
+MOST_EXAMPLES = 300_000
 TOKENIZER_TEXTS = 8_000
+SAVE_EVERY = 500
 _IGNORED = -100
 
 
@@ -47,8 +49,8 @@ class TrainingOptions:
     """What the run depends on; stored in TRAINING.json."""
 
     seed: int = 0
-    steps: int = 4500
-    batch_size: int = 1024
+    steps: int = 3600
+    batch_size: int = 512
     lr: float = 3e-3
     warmup_steps: int = 200
     weight_decay: float = 0.05
@@ -103,9 +105,18 @@ def learning_rate(step: int, options: TrainingOptions) -> float:
 
 
 def train_model(
-    tokenizer: Tokenizer, examples: Sequence[Example], options: TrainingOptions, device: str
+    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    options: TrainingOptions,
+    *,
+    device: str,
+    out: Path,
 ) -> Qwen3ForCausalLM:
-    """A model trained for `options.steps` steps on the examples; float32 weights on `device`."""
+    """A model trained for `options.steps` steps on the examples; float32 weights on `device`.
+
+    Every SAVE_EVERY steps the model so far is written to `out`, so a run that is cut short leaves
+    a usable folder.
+    """
     torch.manual_seed(options.seed)
     pad_id = tokenizer.token_to_id(END_OF_TEXT)
     all_inputs, all_labels, lengths = example_table(examples, pad_id, device)
@@ -143,6 +154,8 @@ def train_model(
             logger.info(
                 "step %d/%d: loss %.4f, %.1f steps/s", step + 1, options.steps, loss.item(), rate
             )
+        if (step + 1) % SAVE_EVERY == 0:
+            save_model(model, tokenizer, out)
     return model
 
 
@@ -153,7 +166,7 @@ def save_model(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> N
     model.generation_config = GenerationConfig(
         do_sample=False, eos_token_id=end_ids, pad_token_id=end_ids[1]
     )
-    model.to(torch.bfloat16).save_pretrained(folder)
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     # Servers built on older libraries read rope_theta alone and would fall back to 10000.
     config["rope_theta"] = ROPE_THETA
@@ -193,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     texts = training_texts(options.seed, max(count, TOKENIZER_TEXTS))
     tokenizer = train_tokenizer((whole for _, whole in texts[:TOKENIZER_TEXTS]), VOCAB_SIZE)
     examples = encode_examples(tokenizer, texts[:count])
-    model = train_model(tokenizer, examples, options, device)
+    model = train_model(tokenizer, examples, options, device=device, out=out)
     save_model(model, tokenizer, out)
     scores = score_folder(out, options, device)
     write_report(out, asdict(options), num_parameters=model.num_parameters(), scores=scores)
