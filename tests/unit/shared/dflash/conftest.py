@@ -84,7 +84,11 @@ def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
     def folder(kind: str = "qwen3") -> Path:
         if kind not in made:
             made[kind] = tmp_path_factory.mktemp(f"target-{kind}")
-            _build(kind).save_pretrained(made[kind])
+            model = _build(kind)
+            if kind != "tied":
+                # Fresh weights give almost flat logits; a real target is surer of itself.
+                model.lm_head.weight.data *= 20
+            model.save_pretrained(made[kind])
         return made[kind]
 
     return folder
