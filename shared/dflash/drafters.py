@@ -77,11 +77,15 @@ class DFlashDrafter:
             added = [_joined(old, new) for old, new in zip(self._context, added, strict=True)]
         self._context = added
 
-    @torch.inference_mode()
     def propose(self, tokens: Sequence[int], num_drafts: int) -> list[int]:
         assert self._length == len(tokens) - 1, "the context holds every token but the anchor"
+        return self.draft_logits(tokens[-1])[:num_drafts].argmax(dim=-1).tolist()
+
+    @torch.inference_mode()
+    def draft_logits(self, anchor_id: int) -> Tensor:
+        """Logits [block_size - 1, V] of the tokens after an anchor that follows the context."""
         config, device = self._model.config, self._head.embedding.device
-        anchor = torch.tensor([tokens[-1]], device=device)
+        anchor = torch.tensor([anchor_id], device=device)
         ids = block_input_ids(anchor, config.block_size, config.mask_token_id)
         positions = torch.arange(config.block_size, device=device)[None] + self._length
         windows = {config.window_of(layer) for layer in range(config.num_hidden_layers)}
@@ -98,8 +102,7 @@ class DFlashDrafter:
         embeddings = self._head.embed(ids).to(self._model.fc.weight.dtype)
         rotary = self._model.rotary(positions, embeddings.dtype)
         hidden = self._model.run_layers(embeddings, rotary, self._context, masks)
-        logits = self._head.logits(hidden[0, 1 : num_drafts + 1].to(self._head.lm_head.dtype))
-        return logits.argmax(dim=-1).tolist()
+        return self._head.logits(hidden[0, 1:].to(self._head.lm_head.dtype))
 
 
 class PromptLookupDrafter:
