@@ -23,6 +23,15 @@ from shared.dflash.target import TargetModel
 from shared.dflash.target_cache import TargetCache
 from shared.errors import DataError
 
+__all__ = [
+    "AcceptanceResult",
+    "PromptResult",
+    "answer_room",
+    "greedy_generate",
+    "measure_acceptance",
+    "speculative_generate",
+]
+
 
 def greedy_generate(
     target: TargetModel,

@@ -14,10 +14,11 @@ from torch import Tensor
 from shared.dflash.acceptance import AcceptanceResult, PromptResult
 from shared.dflash.batch import DrafterBatch, DrafterSample, collate
 from shared.dflash.config import DrafterConfig
-from shared.dflash.drafters import DFlashDrafter, PromptLookupDrafter
+from shared.dflash.drafters import DFlashDrafter
 from shared.dflash.model import DFlashDraftModel
 from shared.dflash.objective import draft_hidden, training_terms
 from shared.dflash.optimizer import DrafterOptimizer
+from shared.dflash.prompt_lookup import PromptLookupDrafter
 from shared.dflash.speculative import greedy_generate, measure_acceptance, speculative_generate
 from shared.dflash.target import TargetModel
 from shared.errors import DataError
