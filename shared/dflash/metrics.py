@@ -3,24 +3,16 @@
 Accuracy counts slots with weight, without decay. The simulated acceptance length takes each block's
 true prefix: 1 + the mean over blocks of how many slots in a row, from the first, were predicted
 right; a slot that does not count ends the prefix. It is comparable over time only on a fixed
-held-out set with fixed anchors (`evaluate`), and it is not the acceptance length of real decoding,
+held-out set with fixed anchors (`evaluation`), and it is not the acceptance length of real decoding,
 which `speculative` measures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from shared.dflash.batch import DrafterBatch
-    from shared.dflash.model import DFlashDraftModel
-    from shared.dflash.objective import Objective
-    from shared.dflash.target_head import TargetHead
 
 
 @dataclass(frozen=True)
@@ -112,28 +104,6 @@ def slot_statistics(
         accepted_sum=prefix.sum().double(),
         num_blocks=valid.any(dim=1).sum().double(),
     )
-
-
-def evaluate(
-    draft_model: DFlashDraftModel,
-    target_head: TargetHead,
-    batches: Iterable[DrafterBatch],
-    objective: Objective | None = None,
-) -> LossTerms:
-    """Sums over a held-out set. Make the batches once, with one epoch number: anchors stay fixed.
-
-    Raises ValueError when there is no batch.
-    """
-    from shared.dflash.objective import training_terms
-
-    total: LossTerms | None = None
-    with torch.no_grad():
-        for batch in batches:
-            terms = training_terms(draft_model, target_head, batch, objective)
-            total = terms if total is None else total + terms
-    if total is None:
-        raise ValueError("the held-out set is empty; give at least one batch")
-    return total
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> float:

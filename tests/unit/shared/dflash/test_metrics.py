@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from shared.dflash.batch import DrafterSample, collate
-from shared.dflash.metrics import LossTerms, evaluate, slot_statistics
+from shared.dflash.evaluation import evaluate
+from shared.dflash.metrics import LossTerms, slot_statistics
 from shared.dflash.model import DFlashDraftModel
 from shared.dflash.target_head import TargetHead
 
