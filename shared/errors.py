@@ -23,8 +23,10 @@
     |   +-- UnreachableError       502  upstream-unreachable   retry helps
     |   +-- WrongModelError        502  upstream-wrong-model
     +-- LinkError                  503  link                   retry helps
+    |   +-- ChannelClosed          503  link-closed            retry helps (dial again)
     +-- GateBlocked                409  quality-gate           (a person must look)
     +-- IntegrityError             500  integrity              (a checksum or size does not match)
+    +-- TrainingDiverged           500  training-diverged      (loss or gradients went wrong)
 
 Every class has a `slug` (the last part of the problem type), an HTTP `status`, and `retryable`:
 whether the same call may succeed later without a change. A message says what was wrong, where
@@ -172,9 +174,21 @@ class LinkError(MeshError):
     retryable = True
 
 
+class ChannelClosed(LinkError):
+    """The channel has ended, by either end or because the peer is gone; a new dial may help."""
+
+    slug, title = "link-closed", "Link channel closed"
+
+
 class GateBlocked(MeshError):
     slug, status, title = "quality-gate", 409, "Blocked by a quality gate"
 
 
 class IntegrityError(MeshError):
     slug, status, title = "integrity", 500, "Integrity check failed"
+
+
+class TrainingDiverged(MeshError):
+    """Too many steps were not finite, or the loss diverges and the run is to stop then."""
+
+    slug, status, title = "training-diverged", 500, "Training diverged"

@@ -28,7 +28,9 @@ def tensor_frame(name: str, tensor: Tensor) -> Frame:
     """The frame of a tensor; copies only when it is not contiguous or not on the CPU."""
     tensor = tensor.detach().to("cpu").contiguous()
     data = tensor.view(torch.uint8).reshape(-1) if tensor.numel() else tensor.new_empty(0)
-    return Frame(name, _NAMES[tensor.dtype], tuple(tensor.shape), memoryview(data.numpy()).cast("B"))
+    return Frame(
+        name, _NAMES[tensor.dtype], tuple(tensor.shape), memoryview(data.numpy()).cast("B")
+    )
 
 
 def tensor_view(frame: Frame) -> Tensor:

@@ -1,0 +1,208 @@
+"""The drafter_trainer loop.
+
+    target_forward --HiddenStates--> [receive, one a channel] -> intake
+                                                                   | in plan order
+                        batcher <--TrainerPosition-- [positions] <- [apply, a thread] -> recorder
+
+`receive` copies a message into the intake and gives its credit back at once; the intake is bounded
+because the batcher dispatches at most a window ahead of the position. `apply` waits for the next
+micro-batch in order, never for a particular worker. `positions` tells the batcher the position
+after every applied micro-batch; with reset on every new link, and after a link from a
+target_forward broke, because what was on its way may be lost: the batcher dispatches again, and
+the intake drops second copies.
+
+Invariants: micro-batches are applied exactly once between two checkpoints, strictly in order. A
+restart stands where the newest complete checkpoint stands, and the steps after it are the same
+steps. Draining saves the last finished step; a step begun is replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import torch
+
+from services.builtin import target_folder
+from services.links import Channel, LinkLimits, Listener
+from services.target_models.drafter_shape import drafter_config
+from shared.api.workers import QueueReport
+from shared.errors import LinkError
+from shared.messages import TrainerPosition
+from shared.states import Role, WorkerState
+from workers.drafter_trainer.checkpoints import CheckpointStore
+from workers.drafter_trainer.intake import Intake
+from workers.drafter_trainer.items import TrainingItem, training_item
+from workers.drafter_trainer.recorder import Recorder
+from workers.drafter_trainer.training import DrafterTraining
+from workers.runtime import WorkerContext
+from workers.runtime.dialing import dial_peer
+
+logger = logging.getLogger(__name__)
+_POSITION_LIMITS = LinkLimits(max_messages=4, max_bytes=2**20)
+
+
+async def main(context: WorkerContext) -> None:
+    """Train until the plan ends, then serve until draining is asked."""
+    config = context.config
+    if config.trainer.num_threads is not None:
+        torch.set_num_threads(config.trainer.num_threads)
+    folder = target_folder(config.target.path)
+    shape = drafter_config(config, folder)
+    training = await asyncio.to_thread(
+        DrafterTraining, config, shape, folder, device=context.device
+    )
+    store = CheckpointStore(context.folder, config.trainer.keep_checkpoints)
+    recorder = Recorder(context, training, store)
+    await recorder.resume()
+    listener = await Listener.bind(
+        "hidden_states",
+        context.identity,
+        host=config.links.host,
+        limits=LinkLimits(config.links.max_messages, config.links.max_bytes),
+        security=context.security,
+        plane=config.links.plane,
+    )
+    try:
+        context.endpoints["hidden_states"] = listener.endpoint
+        loops = TrainerLoops(context, training, recorder, listener)
+        context.add_queue("hidden_states", loops.queue_report)
+        context.set_state(WorkerState.RUNNING)
+        await loops.run()
+    finally:
+        await listener.close()
+        recorder.close()
+
+
+class TrainerLoops:
+    """The loops of one trainer and what they share."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        training: DrafterTraining,
+        recorder: Recorder,
+        listener: Listener,
+    ) -> None:
+        links = context.config.links
+        is_synchronous = context.config.train.mode == "synchronous"
+        self._context = context
+        self._training = training
+        self._recorder = recorder
+        self._listener = listener
+        self._window_messages = 1 if is_synchronous else links.max_messages
+        self._window_bytes = links.max_bytes
+        self._intake: Intake[TrainingItem] = Intake(training.next_micro_batch_id)
+        self._arrived = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._is_reset_wanted = False
+
+    def queue_report(self) -> QueueReport:
+        return QueueReport(
+            name="hidden_states",
+            depth=len(self._intake),
+            capacity=self._window_messages,
+            bytes=self._intake.num_bytes,
+            capacity_bytes=self._window_bytes,
+        )
+
+    async def run(self) -> None:
+        """Until draining is asked; then the last finished step is on the disk."""
+        context = self._context
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._accept(), name="accept"),
+                group.create_task(self._positions(), name="positions"),
+            ]
+            apply = group.create_task(self._apply(), name="apply")
+            await context.draining.wait()
+            self._arrived.set()
+            await apply
+            for task in tasks:
+                task.cancel()
+        await self._recorder.save_if_newer()
+
+    async def _accept(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                channel = await self._listener.accept()
+                group.create_task(self._receive(channel), name=f"from {channel.peer_worker_id}")
+
+    async def _receive(self, channel: Channel) -> None:
+        """Move what one target_forward sends into the intake, until its link ends."""
+        try:
+            while True:
+                received = await channel.receive()
+                try:
+                    item = training_item(received, self._training.shape)
+                    if self._intake.wants(item.micro_batch_id):
+                        self._intake.offer(item.micro_batch_id, item.copied())
+                        if self._intake.ready:
+                            self._arrived.set()
+                finally:
+                    received.release()
+        except LinkError as error:
+            logger.info("link from %s ended: %s", channel.peer_worker_id, error)
+            self._is_reset_wanted = True
+            self._moved.set()
+        finally:
+            await channel.close()
+
+    async def _apply(self) -> None:
+        """Apply micro-batches in order until the plan ends or draining is asked."""
+        context, training, intake = self._context, self._training, self._intake
+        while not training.is_finished:
+            await context.wait_while_paused()
+            with context.meter.waiting_for(Role.TARGET_FORWARD):
+                while not intake.ready and not context.draining.is_set():
+                    self._arrived.clear()
+                    await self._arrived.wait()
+            if context.draining.is_set():
+                return
+            item = intake.take()
+            with context.meter.busy():
+                step = await asyncio.to_thread(training.apply, item)
+            context.meter.count_tokens(item.num_tokens)
+            self._moved.set()
+            context.progress["next_micro_batch_id"] = intake.position
+            if step is not None:
+                await self._recorder.take_step(step)
+        await self._recorder.finish()
+        self._moved.set()
+
+    async def _positions(self) -> None:
+        """Tell the batcher where the trainer stands, whichever incarnation of it lives."""
+        while True:
+            channel = await dial_peer(self._context, Role.BATCHER, "positions", _POSITION_LIMITS)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_watch(channel))
+                    group.create_task(self._send_positions(channel))
+            except* LinkError as group_error:
+                logger.info("link to the batcher ended: %s", group_error.exceptions[0])
+            finally:
+                await channel.close()
+
+    async def _send_positions(self, channel: Channel) -> None:
+        self._is_reset_wanted = True
+        while True:
+            self._moved.clear()
+            is_reset, self._is_reset_wanted = self._is_reset_wanted, False
+            await channel.send(
+                TrainerPosition(
+                    next_micro_batch_id=self._intake.position,
+                    window_messages=self._window_messages,
+                    window_bytes=self._window_bytes,
+                    reset=is_reset,
+                    finished=self._recorder.is_finished,
+                )
+            )
+            await self._moved.wait()
+
+
+async def _watch(channel: Channel) -> None:
+    """Nothing comes back on this link; receiving notices when it ends."""
+    while True:
+        received = await channel.receive()
+        received.release()

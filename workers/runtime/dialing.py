@@ -1,0 +1,46 @@
+"""A channel to another role of the run, as soon as one can be had.
+
+A role that lost its peer, or never had one, waits here: for a peer that lists the endpoint, and for
+the dial to succeed. Unblocked by heartbeat answers; the caller cancels it when it drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from services.links import Channel, LinkLimits, dial
+from shared.errors import LinkError
+from shared.states import Role
+from workers.runtime.context import WorkerContext
+
+logger = logging.getLogger(__name__)
+REDIAL_S = 0.5
+
+
+async def dial_peer(
+    context: WorkerContext, role: Role, endpoint: str, limits: LinkLimits
+) -> Channel:
+    """Dial `endpoint` of the first live peer of `role`, again until it answers.
+
+    limits: the credit that this end grants.
+    """
+    while True:
+        peer = await context.wait_for_peer(role, endpoint)
+        address = peer.endpoints[endpoint]
+        try:
+            return await dial(
+                endpoint,
+                address,
+                context.identity,
+                limits=limits,
+                security=context.security,
+                plane=context.config.links.plane,
+            )
+        except LinkError as error:
+            logger.info("cannot reach %s at %s yet: %s", role, address, error)
+        # The list may still name a peer that is gone, or one that is about to listen.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REDIAL_S):
+                await context.peers_changed()
