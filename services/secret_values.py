@@ -35,7 +35,9 @@ def known_secrets(
         if (name in also or _SECRET_NAME.search(name)) and not _is_path(value)
     }
     values |= _aws_file_values(given)
-    usable = [value.encode() for value in values if len(value) >= _MIN_SECRET_CHARACTERS]
+    # A key of several lines (PEM) is looked for line by line, as text is read.
+    lines = {line.strip() for value in values for line in value.splitlines()}
+    usable = [line.encode() for line in lines if len(line) >= _MIN_SECRET_CHARACTERS]
     return tuple(sorted(usable, key=lambda value: (-len(value), value)))
 
 

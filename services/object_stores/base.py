@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,11 @@ from typing import Self
 from shared.errors import TooLargeError
 
 READ_CHUNK_BYTES = 2**20
+OnBytes = Callable[[int], None]
+
+
+def ignore_bytes(num_bytes: int) -> None:
+    """For callers who do not follow the progress within a file."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,22 @@ class ObjectStore(ABC):
         return
 
     @abstractmethod
-    async def put_file(self, path: Path, key: str, *, sha256: str, replace: bool = False) -> None:
+    async def put_file(
+        self,
+        path: Path,
+        key: str,
+        *,
+        sha256: str,
+        replace: bool = False,
+        on_bytes: OnBytes = ignore_bytes,
+    ) -> None:
         """Store the file `path`, whose SHA-256 the caller knows, as `key`.
 
+        `on_bytes` hears of every piece that is there, maybe from another thread.
         Raises ConflictError (key taken and not `replace`), IntegrityError (the file is not what
-        `sha256` says, or what arrived is not what was sent), DiskFullError, UpstreamTimeout (an
-        outage: the same call again goes on from the finished parts), UpstreamError.
+        `sha256` says, or what arrived is not what was sent), DiskFullError, UnreachableError or
+        UpstreamTimeout (an outage: the same call again goes on from the finished parts),
+        UpstreamError.
         """
 
     @abstractmethod

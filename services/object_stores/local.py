@@ -18,7 +18,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from services.files import disk_faults, is_temporary, sync_file, sync_folder
-from services.object_stores.base import READ_CHUNK_BYTES, ObjectInfo, ObjectStore
+from services.object_stores.base import (
+    READ_CHUNK_BYTES,
+    ObjectInfo,
+    ObjectStore,
+    OnBytes,
+    ignore_bytes,
+)
 from services.object_stores.urls import FileUrl, check_key
 from shared.errors import ConflictError, ForbiddenPathError, IntegrityError, NotFoundError
 
@@ -34,11 +40,20 @@ class LocalStore(ObjectStore):
         self.root = root
         self.url = str(FileUrl(root))
 
-    async def put_file(self, path: Path, key: str, *, sha256: str, replace: bool = False) -> None:
+    async def put_file(
+        self,
+        path: Path,
+        key: str,
+        *,
+        sha256: str,
+        replace: bool = False,
+        on_bytes: OnBytes = ignore_bytes,
+    ) -> None:
         target = self._target(key)
         stop = threading.Event()
+        chunks = _chunks(path, sha256, stop, on_bytes)
         try:
-            await asyncio.to_thread(self._copy, path, target, sha256, replace, stop)
+            await asyncio.to_thread(self._copy, path, target, chunks, replace)
         finally:
             stop.set()  # a cancelled copy ends at its next chunk
 
@@ -88,23 +103,9 @@ class LocalStore(ObjectStore):
             raise ForbiddenPathError(f"{key} leads out of {self.root} through a symbolic link")
         return path
 
-    def _copy(
-        self, source: Path, target: Path, sha256: str, replace: bool, stop: threading.Event
-    ) -> None:
-        digest = hashlib.sha256()
-
-        def chunks() -> Iterator[bytes]:
-            with disk_faults(source), source.open("rb") as file:
-                while chunk := file.read(READ_CHUNK_BYTES):
-                    if stop.is_set():
-                        raise InterruptedError(f"the copy of {source} was cancelled")
-                    digest.update(chunk)
-                    yield chunk
-            if digest.hexdigest() != sha256:
-                raise IntegrityError(f"{source} changed while it was copied: copy it again")
-
+    def _copy(self, source: Path, target: Path, chunks: Iterator[bytes], replace: bool) -> None:
         _remove_abandoned(target.parent, ABANDONED_AFTER_S, name=target.name)
-        self._write(target, chunks(), replace)
+        self._write(target, chunks, replace)
         if target.stat().st_size != source.stat().st_size:
             raise IntegrityError(f"{target} has another size than {source}: check that disk")
 
@@ -124,6 +125,20 @@ class LocalStore(ObjectStore):
             finally:
                 temporary.unlink(missing_ok=True)
             sync_folder(target.parent)
+
+
+def _chunks(source: Path, sha256: str, stop: threading.Event, on_bytes: OnBytes) -> Iterator[bytes]:
+    """The bytes of `source`; IntegrityError at the end when they are not what `sha256` says."""
+    digest = hashlib.sha256()
+    with disk_faults(source), source.open("rb") as file:
+        while chunk := file.read(READ_CHUNK_BYTES):
+            if stop.is_set():
+                raise InterruptedError(f"the copy of {source} was cancelled")
+            digest.update(chunk)
+            yield chunk
+            on_bytes(len(chunk))
+    if digest.hexdigest() != sha256:
+        raise IntegrityError(f"{source} changed while it was copied: copy it again")
 
 
 def _place_new(temporary: Path, target: Path) -> None:

@@ -24,7 +24,13 @@ from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError, ClientError
 
 from services.files import sha256_bytes
-from services.object_stores.base import READ_CHUNK_BYTES, ObjectInfo, ObjectStore
+from services.object_stores.base import (
+    READ_CHUNK_BYTES,
+    ObjectInfo,
+    ObjectStore,
+    OnBytes,
+    ignore_bytes,
+)
 from services.object_stores.s3_errors import RetryPolicy, error_code, translate, with_retries
 from services.object_stores.s3_multipart import MultipartUploads
 from services.object_stores.s3_parts import MIB, content_md5
@@ -34,7 +40,7 @@ from shared.errors import (
     EnvironmentFault,
     IntegrityError,
     NotFoundError,
-    UpstreamTimeout,
+    UpstreamError,
 )
 
 T = TypeVar("T")
@@ -96,7 +102,15 @@ class S3Store(ObjectStore):
     async def close(self) -> None:
         await self._stack.aclose()
 
-    async def put_file(self, path: Path, key: str, *, sha256: str, replace: bool = False) -> None:
+    async def put_file(
+        self,
+        path: Path,
+        key: str,
+        *,
+        sha256: str,
+        replace: bool = False,
+        on_bytes: OnBytes = ignore_bytes,
+    ) -> None:
         num_bytes = path.stat().st_size
         if not replace and await self.head(key) is not None:
             raise ConflictError(f"{key} at {self.url} exists already and is not overwritten")
@@ -105,9 +119,14 @@ class S3Store(ObjectStore):
             if sha256_bytes(data) != sha256:
                 raise IntegrityError(f"{path} changed while it was sent: send it again")
             await self._put(key, data, sha256, replace)
+            on_bytes(num_bytes)
         else:
             ready = await self._uploads.send(
-                path, self._key(key), sha256=sha256, part_bytes=self._part_bytes
+                path,
+                self._key(key),
+                sha256=sha256,
+                part_bytes=self._part_bytes,
+                on_bytes=on_bytes,
             )
             await self._appear("complete_multipart_upload", ready, key, sha256, replace)
         stored = await self.head(key)
@@ -209,7 +228,7 @@ class S3Store(ObjectStore):
 
         try:
             await self._call(attempt, f"storing {key} at {self.url}")
-        except (ConflictError, UpstreamTimeout):
+        except (ConflictError, UpstreamError):
             # An attempt whose answer was lost may have worked; its repetition then fails.
             if attempts == 1 or not await self._is_there(key, sha256):
                 raise

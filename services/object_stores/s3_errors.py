@@ -1,8 +1,9 @@
 """What went wrong at S3, in our own errors; and which calls are worth repeating.
 
 An outage (no connection, a timeout, 429, 5xx) is repeated with growing, jittered pauses and then
-becomes UpstreamTimeout, which is retryable. Everything else is final at once. No message carries
-an address with its query, a header or a credential: only the error code and what we were doing.
+becomes UnreachableError or UpstreamTimeout, which are retryable. Everything else is final at once.
+No message carries an address with its query, a header or a credential: only the error code and
+what we were doing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from shared.errors import (
     IntegrityError,
     MeshError,
     NotFoundError,
+    UnreachableError,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -90,7 +92,7 @@ def translate(error: Exception, doing: str) -> MeshError:
         )
     passing = ConnectionError | HTTPClientError | aiohttp.ClientError | TimeoutError | OSError
     if isinstance(error, passing):
-        return UpstreamTimeout(
+        return UnreachableError(
             f"{doing}: the object store cannot be reached ({type(error).__name__}): check the "
             "network and AWS_ENDPOINT_URL"
         )

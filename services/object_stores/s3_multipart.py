@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from services.object_stores.base import OnBytes
 from services.object_stores.s3_parts import (
     Part,
     StoredPart,
@@ -21,7 +22,7 @@ from services.object_stores.s3_parts import (
     plan_parts,
     read_part,
 )
-from shared.errors import MeshError
+from services.task_groups import run_together
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class MultipartUploads:
         self._call = call
 
     async def send(
-        self, path: Path, full_key: str, *, sha256: str, part_bytes: int
+        self, path: Path, full_key: str, *, sha256: str, part_bytes: int, on_bytes: OnBytes
     ) -> dict[str, Any]:
         """Bring every part of `path` to the store; the arguments that complete the upload."""
         doing = f"storing {full_key} at s3://{self._bucket}"
@@ -70,6 +71,7 @@ class MultipartUploads:
                 held = stored.get(part.number)
                 if held is not None and held.holds(data):
                     etags[part.number] = held.etag
+                    on_bytes(part.num_bytes)
                     return
                 arguments = {
                     **target,
@@ -79,14 +81,10 @@ class MultipartUploads:
                 }
                 answer = await self._call(lambda: self._client.upload_part(**arguments), doing)
                 etags[part.number] = answer["ETag"]
+                on_bytes(part.num_bytes)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for part in parts:
-                    tasks.create_task(send_part(part))
-        except BaseExceptionGroup as group:
-            # One of them is enough to say why; the parts that arrived stay for the next attempt.
-            raise _leading(group) from group
+        # A failure leaves the parts that arrived for the next attempt.
+        await run_together(send_part(part) for part in parts)
         listed = [{"PartNumber": number, "ETag": etags[number]} for number in sorted(etags)]
         return {**target, "MultipartUpload": {"Parts": listed}}
 
@@ -143,12 +141,3 @@ class MultipartUploads:
         self, operation: Callable[..., Awaitable[Any]], arguments: dict[str, Any], doing: str
     ) -> Any:
         return await self._call(lambda: operation(**arguments), f"{doing} at {self._url}")
-
-
-def _leading(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The group's first error when all are ours, otherwise the whole group."""
-    _, other = group.split(MeshError)
-    first: BaseException = group
-    while other is None and isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
