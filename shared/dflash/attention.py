@@ -24,6 +24,8 @@ from shared.dflash.mask import dense_mask
 Mask = Tensor | BlockMask
 LayerMasks = dict[int | None, Mask]
 
+_KERNEL_VARIANTS = 64
+
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None) -> Tensor:
     """Grouped-query attention.
@@ -45,4 +47,8 @@ def layer_masks(config: DrafterConfig, layout: BlockLayout) -> LayerMasks:
 
 @functools.cache
 def _compiled_flex() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    # Each new combination of rows, lengths and heads may compile once more until the sizes count as
+    # dynamic. Past the limit torch would fall back to a slow path without failing; fullgraph fails.
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, _KERNEL_VARIANTS)
+    return torch.compile(flex_attention, fullgraph=True)

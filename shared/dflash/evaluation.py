@@ -1,7 +1,7 @@
 """The drafter's figures on a held-out set, between training steps.
 
-Fast, because it needs the target's hidden states once and no decoding; what it says of acceptance is
-a simulation. Real acceptance is measured by `speculative`.
+Fast, because it needs the target's hidden states once and no decoding; what it says of acceptance
+is a simulation. Real acceptance is measured by `speculative`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Accuracy counts slots with weight, without decay. The simulated acceptance length takes each block's
 true prefix: 1 + the mean over blocks of how many slots in a row, from the first, were predicted
 right; a slot that does not count ends the prefix. It is comparable over time only on a fixed
-held-out set with fixed anchors (`evaluation`), and it is not the acceptance length of real decoding,
-which `speculative` measures.
+held-out set with fixed anchors (`evaluation`), and it is not the acceptance length of real
+decoding, which `speculative` measures.
 """
 
 from __future__ import annotations
