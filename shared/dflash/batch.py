@@ -81,8 +81,8 @@ def collate(
 ) -> DrafterBatch:
     """One row a sample.
 
-    *_multiple: round N and S up. On a GPU this keeps the number of distinct shapes small, and with it
-    the number of compiled kernels; 16 and 128 do well.
+    *_multiple: round N and S up. On a GPU this keeps the number of distinct shapes small, and with
+    it the number of compiled kernels; 16 and 128 do well.
     """
     return collate_packed(
         [[sample] for sample in samples],
