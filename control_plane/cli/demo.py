@@ -1,0 +1,259 @@
+"""`demo`: the whole job on the tiny target, from an empty folder to a verified export.
+
+    control plane (a process of its own) <-- run, export -- this command
+    DIR/control_plane.sqlite  DIR/runs/ID/  DIR/target/  DIR/export/{manifest.json, drafter/, ...}
+
+It ends with a summary and stops the control plane, unless `--keep` leaves the page up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from control_plane.cli.api import Api
+from control_plane.cli.exports import wait_for_export
+from control_plane.cli.main import EXIT_ENDED_BADLY
+from control_plane.cli.output import emit_json, note
+from control_plane.cli.runs import parse_override
+from control_plane.cli.watch import watch_run
+from shared.errors import ConflictError, EnvironmentFault, MeshError
+from shared.tiny_target import model_folder
+from shared.units import format_bytes, format_duration, format_rate
+
+MARKER = ".dflash-mesh-demo"
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 60.0
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-run"),
+    show_default=True,
+    help="Where the demo leaves its run; an earlier demo there is removed.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one field.")
+@click.option("--keep", is_flag=True, help="Leave the control plane and its page up at the end.")
+@click.option("--json", "json_", is_flag=True, help="Print the summary as JSON.")
+def demo(folder: Path, port: int, overrides: tuple[str, ...], keep: bool, json_: bool) -> int:
+    """Run the whole job on this machine's CPU: about two minutes."""
+    started = time.monotonic()
+    folder = folder.resolve()
+    prepare_folder(folder)
+    port = choose_port(port)
+    process = start_control_plane(folder, port)
+    url = f"http://127.0.0.1:{port}"
+    api = Api(url)
+    try:
+        wait_until_ready(api, process, folder)
+        settings: dict[str, Any] = {"target.path": str(folder / "target")}
+        settings.update(map(parse_override, overrides))
+        run = api.post("/v1/runs", {"preset": "demo", "overrides": settings})
+        note(f"status page: {url}/#/runs/{run['id']}")
+        tracker = Peaks()
+        run = watch_run(api, run["id"], on_update=tracker.update)
+        if run["state"] != "completed":
+            note(
+                f"the run ended {run['state']}: {run['reason']}; logs in {folder}/runs/{run['id']}"
+            )
+            return EXIT_ENDED_BADLY
+        export = api.post(
+            f"/v1/runs/{run['id']}/exports", {"destination": (folder / "export").as_uri()}
+        )
+        export = wait_for_export(api, export["id"], quiet=True)
+        summary = summarise(api, run, export, tracker, time.monotonic() - started)
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        emit_json(summary) if json_ else show(summary, url, folder)
+        if keep:
+            note(f"the page stays up at {url}; Ctrl-C ends it")
+            process.wait()
+        return EXIT_ENDED_BADLY if export["state"] != "completed" or export["problems"] else 0
+    finally:
+        api.close()
+        stop_control_plane(process)
+
+
+class Peaks:
+    """The highest rate of each stage seen while the run went on; tokens a second."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, float] = {}
+
+    def update(self, run: dict[str, Any]) -> None:
+        for name, rate in run["throughput"].items():
+            self.rates[name] = max(rate, self.rates.get(name, 0.0))
+
+
+def prepare_folder(folder: Path) -> None:
+    """An empty demo folder with the target in it; refuses a folder that is not a demo's."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise ConflictError(
+                f"{folder} exists and is not a demo's: name another folder with --dir"
+            )
+        if (folder / "control_plane.lock").exists() and _is_locked(folder):
+            raise ConflictError(f"a control plane still runs on {folder}: stop it first")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+    shutil.copytree(model_folder(), folder / "target")
+
+
+def _is_locked(folder: Path) -> bool:
+    import fcntl
+
+    with (folder / "control_plane.lock").open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False
+
+
+def choose_port(wanted: int) -> int:
+    """`wanted` when it is free, else any free port (the demo's address is printed anyway)."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise EnvironmentFault("no free TCP port on 127.0.0.1")
+
+
+def start_control_plane(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """`dflash-mesh up` on the demo's folder, with its log beside it."""
+    command = [
+        *(sys.executable, "-m", "control_plane.cli", "up"),
+        *("--data", str(folder), "--port", str(port), "--export-root", str(folder)),
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "DFLASH_MESH_TOKEN"}
+    with (folder / "control_plane.log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def wait_until_ready(api: Api, process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Until the control plane answers; EnvironmentFault with its last words when it does not."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            api.get("/readyz")
+        except MeshError:
+            time.sleep(0.1)
+        else:
+            return
+    tail = (folder / "control_plane.log").read_text("utf-8", "replace")[-2000:]
+    raise EnvironmentFault(f"the control plane did not start:\n{tail}")
+
+
+def stop_control_plane(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL after a limit; its workers end with it or by themselves."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def summarise(
+    api: Api, run: dict[str, Any], export: dict[str, Any], peaks: Peaks, elapsed_s: float
+) -> dict[str, Any]:
+    """The figures of the demo, as they stand in the control plane."""
+    evaluations = [
+        e["result"]
+        for e in api.items(f"/v1/runs/{run['id']}/evaluations")
+        if e["state"] == "completed"
+    ]
+    return {
+        "run_id": run["id"],
+        "elapsed_s": round(elapsed_s, 1),
+        "run_s": round((run["ended_at"] or 0) - run["created_at"], 1),
+        "progress": run["progress"],
+        "loss": run["loss"],
+        "accuracy": run["accuracy"],
+        "peak_tokens_per_s": peaks.rates,
+        "evaluation": evaluations[-1] if evaluations else None,
+        "export": {
+            key: value
+            for key, value in export.items()
+            if key not in ("run_id", "files_done", "bytes_done", "created_at", "ended_at")
+        },
+    }
+
+
+def show(summary: dict[str, Any], url: str, folder: Path) -> None:
+    """The summary for people."""
+    progress, export = summary["progress"], summary["export"]
+    rates = summary["peak_tokens_per_s"]
+    click.echo(
+        f"\nrun {summary['run_id']} completed in {format_duration(summary['run_s'])} "
+        f"({format_duration(summary['elapsed_s'])} with start and export)"
+    )
+    click.echo(
+        f"  completions          {progress['completions_done']} done, "
+        f"{progress['completions_failed']} failed"
+    )
+    click.echo(
+        f"  samples              {progress['samples_accepted']} accepted, "
+        f"{progress['samples_quarantined']} quarantined"
+    )
+    click.echo(
+        f"  training             {progress['step']} steps, loss {summary['loss']:.3f}, "
+        f"accuracy {summary['accuracy']:.3f}"
+    )
+    click.echo(
+        "  peak rates           "
+        + ", ".join(f"{k.split('_')[0]} {format_rate(v)}" for k, v in rates.items())
+    )
+    if (result := summary["evaluation"]) is not None:
+        base = result["baselines"]
+        click.echo(
+            f"  acceptance length    {result['acceptance_length']:.2f} on {result['num_prompts']} "
+            "held-out prompts "
+            + ("(output equal to greedy)" if result["equal_to_greedy"] else "(OUTPUT DIFFERS)")
+        )
+        click.echo(
+            f"    beside             {base.get('untrained', float('nan')):.2f} untrained drafter, "
+            f"{base.get('prompt_lookup', float('nan')):.2f} prompt lookup"
+        )
+        if (score := result["target_score"]) is not None:
+            click.echo(f"  target's own score   {score['correct']} of {score['total']} right")
+    click.echo(
+        f"  export               {export['files_total']} files, "
+        f"{format_bytes(export['bytes_total'])}, {export['state']}, "
+        f"manifest sha256 {(export['manifest_sha256'] or '-')[:16]}"
+    )
+    click.echo(f"  drafter              {folder / 'export' / 'drafter'}")
+    click.echo(f"  again, by hand       dflash-mesh up --data {folder}   then {url}/")
+
+
+def register(root: click.Group) -> None:
+    root.add_command(demo)
