@@ -68,9 +68,9 @@ def check_run(config: RunConfig) -> Preflight:
         if shape and facts and Stage.TRAIN in config.stages:
             drafter = attempt("drafter", lambda: drafter_config(config, folder))
     counts: tuple[int, int, int, int] | None = (0, 0, 0, 0)
-    if Stage.GENERATE in config.stages or Stage.EVALUATE in config.stages:
-        if config.data.prompts is not None:
-            counts = attempt("data.prompts", lambda: _count_prompts(config))
+    reads_prompts = Stage.GENERATE in config.stages or Stage.EVALUATE in config.stages
+    if reads_prompts and config.data.prompts is not None:
+        counts = attempt("data.prompts", lambda: _count_prompts(config))
     info: DatasetInfo | None = None
     if config.data.dataset is not None:
         where = Path(config.data.dataset).expanduser()

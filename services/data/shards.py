@@ -148,7 +148,8 @@ class _ListColumn:
         return [int(one) for one in np.diff(self._offsets)]
 
     def row(self, row: int) -> NDArray[Any]:
-        return self._values[self._offsets[row] : self._offsets[row + 1]]
+        found: NDArray[Any] = self._values[self._offsets[row] : self._offsets[row + 1]]
+        return found
 
 
 def _open(source: Any) -> Any:

@@ -29,7 +29,12 @@ class DuplicateIndex:
         self._lsh = (
             None
             if near_similarity is None
-            else MinHashLSH(threshold=min(near_similarity, 0.99), num_perm=_NUM_PERM)
+            else MinHashLSH(
+                # What the bands find is checked by its similarity, so they may find too much.
+                threshold=min(near_similarity, 0.99),
+                num_perm=_NUM_PERM,
+                weights=(0.1, 0.9),
+            )
         )
 
     def exact(self, ids: Sequence[int]) -> int | None:

@@ -125,7 +125,7 @@ class SampleChecks:
         return None
 
     def _prompt_opens_thinking(self, sample: Candidate) -> bool:
-        """Whether the prompt itself ends inside a thought (some templates write the opening tag)."""
+        """Whether the prompt ends inside a thought: some templates write the opening tag."""
         opening, closing = self.tokens.think_open_id, self.tokens.think_close_id
         if opening is None or closing is None:
             return False

@@ -74,7 +74,7 @@ def test_quarantine_puts_broken_rows_aside(tmp_path):
 
 def test_many_broken_rows_are_counted_and_not_all_listed(tmp_path):
     path = write(tmp_path, *["{"] * 30)
-    with pytest.raises(DataError, match="30 rows are broken.*and 20 more"):
+    with pytest.raises(DataError, match=r"30 rows are broken.*and 20 more"):
         read_prompts(path)
 
 
@@ -84,7 +84,7 @@ def test_limit_stops_before_later_rows(tmp_path):
 
 
 def test_missing_empty_and_unusable_files(tmp_path):
-    with pytest.raises(DataError, match="does not exist; check data.prompts"):
+    with pytest.raises(DataError, match=r"does not exist; check data\.prompts"):
         read_prompts(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="holds no prompts"):
         read_prompts(write(tmp_path, "", "  "))

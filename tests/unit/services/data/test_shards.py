@@ -67,7 +67,7 @@ def test_files_that_are_no_shards_are_named(tmp_path):
     with pytest.raises(DataError, match="no column input_ids, loss_mask; it has text"):
         ShardReader(path)
     write_shard(path, SAMPLES, 0)
-    with pytest.raises(IntegrityError, match="dataset.json says 5"):
+    with pytest.raises(IntegrityError, match=r"dataset\.json says 5"):
         ShardReader(path, num_bytes=5)
 
 
@@ -104,7 +104,7 @@ def test_dataset_json_round_trip_and_tokenizer_check(tmp_path):
 
 
 def test_unusable_dataset_folders_are_named(tmp_path):
-    with pytest.raises(DataError, match="does not exist; check data.dataset"):
+    with pytest.raises(DataError, match=r"does not exist; check data\.dataset"):
         read_dataset(tmp_path / "none")
     with pytest.raises(DataError, match=r"has no dataset\.json"):
         read_dataset(tmp_path)

@@ -39,7 +39,7 @@ def test_the_choice_ignores_order_and_repeats():
 def test_a_grown_file_keeps_most_of_the_choice():
     contents = [f"question {n}" for n in range(400)]
     small = {r.sha256 for r in split_prompts(rows_of(contents), share=0.1, at_most=40).held_out}
-    grown = contents + ["one more", "and another"]
+    grown = [*contents, "one more", "and another"]
     large = {r.sha256 for r in split_prompts(rows_of(grown), share=0.1, at_most=40).held_out}
     assert len(small & large) >= 38
 
