@@ -1,0 +1,7 @@
+"""python -m workers.generator"""
+
+from shared.states import Role
+from workers.generator.worker import main
+from workers.runtime import run_worker
+
+run_worker(Role.GENERATOR, main)
