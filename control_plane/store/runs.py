@@ -90,6 +90,7 @@ def list_in_states(session: Session, states: Iterable[RunState]) -> list[Run]:
 
 def transition(
     session: Session,
+    /,
     run_id: str,
     event: RunEvent,
     *,
@@ -120,7 +121,7 @@ def transition(
 
 
 def update(
-    session: Session, run_id: str, *, now: float, announce: bool = False, **fields: Any
+    session: Session, /, run_id: str, *, now: float, announce: bool = False, **fields: Any
 ) -> Run:
     """Set columns that describe the run (progress, loss, bottleneck, ...), not its state.
 

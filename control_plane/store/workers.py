@@ -232,3 +232,9 @@ def _supersede(
         worker.state = WorkerState.EXITED.value
         session.add(worker)
     session.flush()
+
+
+def runs_with_live(session: Session) -> set[str]:
+    """Ids of the runs that have incarnations which have not ended."""
+    query = select(Worker.run_id).where(col(Worker.ended_at).is_(None)).distinct()
+    return set(session.exec(query))

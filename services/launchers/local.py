@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 TOKEN_VARIABLE = "DFLASH_MESH_TOKEN"
 # psutil computes the start time from clock ticks; two readings of one process agree to this.
 _SAME_START_S = 0.05
+_REAP_INTERVAL_S = 2.0
 
 
 class LocalLauncher:
@@ -38,8 +40,9 @@ class LocalLauncher:
         self._token = token
         self._package = package
         self._host = socket.gethostname()
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._exit_codes: dict[int, int] = {}
+        self._children: dict[ProcessHandle, subprocess.Popen[bytes]] = {}
+        self._reaped_s = time.monotonic()
+        self._exit_codes: dict[ProcessHandle, int] = {}
 
     async def launch(self, spec: LaunchSpec) -> ProcessHandle:
         """Start the process; it is in its own session when this returns."""
@@ -52,18 +55,13 @@ class LocalLauncher:
     def is_alive(self, handle: ProcessHandle) -> bool:
         if handle.host != self._host:
             return False
-        child = self._children.get(handle.pid)
-        if child is None:
-            return _is_running(handle)
-        if os.waitid(os.P_PID, handle.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return True
-        _signal_group(handle.pid, signal.SIGKILL)
-        self._exit_codes[handle.pid] = child.wait()
-        del self._children[handle.pid]
-        return False
+        self._reap_now_and_then()
+        if handle in self._children:
+            return not self._reap(handle)
+        return handle not in self._exit_codes and _is_running(handle)
 
     def exit_code(self, handle: ProcessHandle) -> int | None:
-        return self._exit_codes.get(handle.pid)
+        return self._exit_codes.get(handle)
 
     def terminate(self, handle: ProcessHandle) -> None:
         """SIGTERM to the worker alone: what it started is the worker's to end in good order."""
@@ -94,9 +92,29 @@ class LocalLauncher:
             raise EnvironmentFault(
                 f"{spec.role.value} {spec.rank} could not be started: {error}"
             ) from error
-        self._exit_codes.pop(child.pid, None)
-        self._children[child.pid] = child
-        return ProcessHandle(self._host, child.pid, psutil.Process(child.pid).create_time())
+        started_at = psutil.Process(child.pid).create_time()
+        handle = ProcessHandle(self._host, child.pid, started_at)
+        self._children[handle] = child
+        return handle
+
+    def reap(self) -> None:
+        """Collect every child that has ended, whether or not anybody asks for it again."""
+        for handle in list(self._children):
+            self._reap(handle)
+
+    def _reap_now_and_then(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reaped_s > _REAP_INTERVAL_S:
+            self._reaped_s = now_s
+            self.reap()
+
+    def _reap(self, handle: ProcessHandle) -> bool:
+        """Collect the child if it has ended, with whatever it left running; whether it had."""
+        if os.waitid(os.P_PID, handle.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        _signal_group(handle.pid, signal.SIGKILL)
+        self._exit_codes[handle] = self._children.pop(handle).wait()
+        return True
 
     def _options(self, spec: LaunchSpec) -> list[str]:
         options = {
@@ -148,7 +166,7 @@ def _is_running(handle: ProcessHandle) -> bool:
     try:
         process = psutil.Process(handle.pid)
         is_same = abs(process.create_time() - handle.started_at) < _SAME_START_S
-        return is_same and process.status() != psutil.STATUS_ZOMBIE
+        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

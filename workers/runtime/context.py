@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from services.links import LinkIdentity, LinkSecurity
-
 from shared.api.events import (
     CheckpointSaved,
     EvaluationDone,
@@ -61,7 +60,7 @@ class WorkerContext:
     ) -> None:
         self.identity = identity
         self.run_id = identity.run_id
-        self.role = identity.role
+        self.role = Role(identity.role)
         self.rank = identity.rank
         self.worker_id = identity.worker_id
         self.incarnation = identity.incarnation

@@ -1,4 +1,4 @@
-"""A channel to another role of the run, as soon as one can be had.
+"""A channel to another role of the run, as soon as one can be had, and what comes over it.
 
 A role that lost its peer, or never had one, waits here: for a peer that lists the endpoint, and for
 the dial to succeed. Unblocked by heartbeat answers; the caller cancels it when it drains.
@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 
-from services.links import Channel, LinkLimits, dial
-from shared.errors import LinkError
+from services.links import Channel, LinkLimits, Received, dial
+from shared.errors import ChannelClosed, IntegrityError, LinkError
 from shared.states import Role
 from workers.runtime.context import WorkerContext
 
@@ -44,3 +44,14 @@ async def dial_peer(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REDIAL_S):
                 await context.peers_changed()
+
+
+async def next_message(channel: Channel) -> Received:
+    """The next message. Raises ChannelClosed; a damaged message ends the channel too.
+
+    Every stream can be replayed, so what was lost with the channel comes again on the next one.
+    """
+    try:
+        return await channel.receive()
+    except IntegrityError as error:
+        raise ChannelClosed(str(error)) from error

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
+from services.files import sha256_file
 from services.links import Channel, LinkLimits, dial
-
 from shared.api.workers import Peer
 from shared.errors import LinkError
 from shared.messages import FileClosed
@@ -95,15 +94,13 @@ class FileAnnouncer:
 
 def _describe(root: Path, path: Path, kind: Kind) -> FileClosed | None:
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(cast("Any", file), "sha256")
-            num_bytes = file.tell()
+        num_bytes, digest = sha256_file(path)
     except FileNotFoundError:
         logger.info("%s was removed before it was announced to the archiver", path.name)
         return None
     return FileClosed(
         path=path.relative_to(root).as_posix(),
         num_bytes=num_bytes,
-        sha256=digest.hexdigest(),
+        sha256=digest,
         kind=kind,
     )

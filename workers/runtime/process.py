@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import psutil
-from services.links import LinkIdentity
 
 from services.control_plane import ControlPlaneClient
+from services.links import LinkIdentity
 from shared.api.events import WorkerFailed
 from shared.api.workers import WorkerRegistration
 from shared.errors import EnvironmentFault, MeshError
@@ -111,7 +111,7 @@ async def serve(
         identity = LinkIdentity(
             run_id=arguments.run_id,
             worker_id=lease.worker_id,
-            role=role,
+            role=role.value,
             rank=arguments.rank,
             incarnation=arguments.incarnation,
         )
@@ -204,6 +204,9 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 async def _drain_deadline(context: WorkerContext) -> None:
     await context.draining.wait()
+    if context.role is Role.ARCHIVER:
+        # An upload may take longer than any deadline of a drain; who stops a run kills it.
+        await asyncio.Event().wait()
     deadline_s = context.config.supervision.drain_deadline_s
     await asyncio.sleep(deadline_s)
     raise TimeoutError(

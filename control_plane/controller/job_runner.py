@@ -1,0 +1,89 @@
+"""Looks after the workers of a run's jobs, for the run's task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from control_plane.controller.decisions import Phase, Situation, Trip, supervise
+from control_plane.controller.environment import ControllerEnvironment
+from control_plane.controller.facts import end_job
+from control_plane.controller.jobs import (
+    STOPPED_PROBLEM,
+    JobView,
+    begin_job,
+    due_jobs,
+    end_cancelled,
+    end_evaluations,
+    is_stopping,
+    jobs_of,
+)
+from control_plane.controller.snapshot import Snapshot
+from control_plane.controller.supervisor import Supervisor
+from shared.config import RunConfig
+
+
+class JobRunner:
+    """Exports and evaluations of one run. `lease_from` is when the run's task began."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        environment: ControllerEnvironment,
+        supervisor: Supervisor,
+        lease_from: float,
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._supervisor = supervisor
+        self._lease_from = lease_from
+        self._drain_from: dict[str, float] = {}
+
+    def has_open(self, seen: Snapshot) -> bool:
+        """Whether any job of the run has not ended."""
+        jobs = jobs_of(self._config, seen.exports, seen.evaluations)
+        return any(not job.ended for job in jobs)
+
+    async def tend(
+        self, seen: Snapshot, dead: Mapping[str, int | None], *, shutting_down: bool
+    ) -> bool:
+        """Do what is due for every job; whether anything was."""
+        jobs = jobs_of(self._config, seen.exports, seen.evaluations)
+        if is_stopping(seen.run) and any(e.ended_at is None for e in seen.evaluations):
+            await self._environment.database.write(
+                end_evaluations, seen.run.id, STOPPED_PROBLEM, now=self._environment.clock()
+            )
+            return True
+        has_acted = False
+        for job, phase in due_jobs(jobs, seen.workers, shutting_down=shutting_down):
+            has_acted |= await self._tend(seen, job, phase, dead)
+        return has_acted
+
+    async def _tend(
+        self, seen: Snapshot, job: JobView, phase: Phase, dead: Mapping[str, int | None]
+    ) -> bool:
+        database, now = self._environment.database, self._environment.clock()
+        rows = [w for w in seen.workers if job.slot.holds(w)]
+        if phase is Phase.CLEAR:
+            await database.write(end_cancelled, job, now=now)
+            return True
+        if phase is Phase.DRAIN:
+            self._drain_from.setdefault(job.id, now)
+        else:
+            self._drain_from.pop(job.id, None)
+        situation = Situation(
+            now=now,
+            dead=dead,
+            lease_from=self._lease_from,
+            attempt_from=job.created_at,
+            drain_from=self._drain_from.get(job.id),
+        )
+        actions = supervise(phase, [job.slot], rows, self._config.supervision, situation)
+        trip = next((action for action in actions if isinstance(action, Trip)), None)
+        if trip is not None:
+            await database.write(end_job, job.id, trip.message, now=now)
+            return True
+        is_new = phase is Phase.WORK and job.queued
+        if is_new and not await database.write(begin_job, seen.run.id, job, now=now):
+            return True
+        await self._supervisor.carry_out(actions, rows, wanted=phase is Phase.WORK)
+        return bool(actions)

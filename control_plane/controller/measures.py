@@ -1,0 +1,133 @@
+"""What a run's page says, from its workers' heartbeats: progress, rates, queues, bottleneck, ETA.
+
+Pure functions over the rows of live workers. A rate counts only while the worker reports; a queue
+that several workers see is the sum of what they see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from control_plane.store.tables import Worker
+from shared.api.runs import Progress
+from shared.states import Role, Stage, WorkerState
+
+_RATES = {
+    Role.GENERATOR: "generated_tokens_per_s",
+    Role.TARGET_FORWARD: "target_tokens_per_s",
+    Role.DRAFTER_TRAINER: "trained_tokens_per_s",
+}
+_QUEUE_FIELDS = ("depth", "capacity", "bytes", "capacity_bytes")
+# Below this share of the last minute no single wait explains the pace.
+_NOTABLE_SHARE = 0.1
+
+
+def merge_progress(known: dict[str, Any], workers: Sequence[Worker]) -> dict[str, Any]:
+    """`known` with what the live workers report; a worker that has just started reports nothing
+    yet, so the old figure stays."""
+    merged = dict(known)
+    for worker in workers:
+        fields = {k: v for k, v in worker.progress.items() if k in Progress.model_fields}
+        merged.update(fields)
+    return merged
+
+
+def throughput(workers: Sequence[Worker]) -> dict[str, float]:
+    """Tokens per second of each stage, summed over its workers."""
+    rates = dict.fromkeys(_RATES.values(), 0.0)
+    for worker in workers:
+        name = _RATES.get(Role(worker.role))
+        if name is not None:
+            rates[name] += worker.metrics.get("tokens_per_s", 0.0)
+    return rates
+
+
+def merge_queues(workers: Sequence[Worker]) -> list[dict[str, Any]]:
+    """Queues by name, in the order in which they are first seen, figures summed."""
+    merged: dict[str, dict[str, Any]] = {}
+    for worker in workers:
+        for queue in worker.queues:
+            known = merged.setdefault(queue["name"], dict.fromkeys(_QUEUE_FIELDS, 0))
+            for name in _QUEUE_FIELDS:
+                known[name] += queue[name]
+    return [{"name": name, **figures} for name, figures in merged.items()]
+
+
+def bottleneck(workers: Sequence[Worker]) -> str | None:
+    """A sentence such as 'drafter_trainer waits for target_forward 80 % of the last minute'.
+
+    Of all waits the longest is named, the trainer's before others of the same length. Without a
+    notable wait, the busiest worker is what limits the run.
+    """
+    waits = [
+        (w.metrics.get("waits_for_share", 0.0), w)
+        for w in workers
+        if w.waits_for is not None and w.state == WorkerState.RUNNING.value
+    ]
+    notable = [(share, w) for share, w in waits if share >= _NOTABLE_SHARE]
+    if notable:
+        share, worker = max(
+            notable, key=lambda item: (round(item[0], 2), item[1].role == Role.DRAFTER_TRAINER)
+        )
+        percent = round(100 * share)
+        return f"{worker.role} waits for {worker.waits_for} {percent} % of the last minute"
+    busy = [(w.metrics.get("busy_share", 0.0), w) for w in workers]
+    busiest = max(busy, key=lambda item: item[0], default=None)
+    if busiest is None or busiest[0] < 0.5:
+        return None
+    return f"{busiest[1].role} is busy {round(100 * busiest[0])} % of the last minute"
+
+
+def current_stage(stages: Sequence[Stage], progress: Progress, *, evaluating: bool) -> Stage | None:
+    """The stage the page shows: the earliest that is not done, of those the run has."""
+    if evaluating and Stage.EVALUATE in stages:
+        return Stage.EVALUATE
+    accounted = progress.completions_done + progress.completions_failed
+    is_generated = 0 < progress.completions_total <= accounted
+    if Stage.GENERATE in stages and not is_generated:
+        return Stage.GENERATE
+    judged = progress.samples_accepted + progress.samples_quarantined
+    if Stage.TRAIN in stages:
+        return Stage.TRAIN
+    if Stage.TOKENISE in stages and judged <= accounted:
+        return Stage.TOKENISE
+    return stages[-1] if stages else None
+
+
+class EtaEstimator:
+    """Time left, from the pace of the last stretch: steps when training, else completions.
+
+    Keeps the pace as an exponential mean with a time constant of a minute, so that one slow step
+    does not make the figure jump.
+    """
+
+    TIME_CONSTANT_S = 60.0
+
+    def __init__(self) -> None:
+        self._last: tuple[float, str, int] | None = None
+        self._pace = 0.0
+        self._weight = 0.0
+
+    def update(self, progress: Progress, now: float) -> float | None:
+        """Seconds left at `now`; None while there is no pace to go by."""
+        name, done, total = _unit_of_work(progress)
+        last, self._last = self._last, (now, name, done)
+        if last is None or last[1] != name or done < last[2]:
+            self._pace = self._weight = 0.0
+            return None
+        elapsed_s = now - last[0]
+        if elapsed_s > 0:
+            keep = 2.718281828459045 ** (-elapsed_s / self.TIME_CONSTANT_S)
+            self._pace = keep * self._pace + (1 - keep) * (done - last[2]) / elapsed_s
+            self._weight = keep * self._weight + (1 - keep)
+        if self._weight < 1e-9 or self._pace <= 0:
+            return None
+        return max(total - done, 0) * self._weight / self._pace
+
+
+def _unit_of_work(progress: Progress) -> tuple[str, int, int]:
+    if progress.steps_total > 0:
+        return "step", progress.step, progress.steps_total
+    done = progress.completions_done + progress.completions_failed
+    return "completion", done, progress.completions_total
