@@ -1,0 +1,186 @@
+"""Supervision without processes: what is done for given rows, clock and deaths."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.controller.decisions import (
+    End,
+    Kill,
+    Launch,
+    Phase,
+    Situation,
+    Trip,
+    Want,
+    backoff_s,
+    phase_of,
+    supervise,
+)
+from control_plane.controller.slots import Slot
+from shared.states import DesiredState, Role, RunState
+from tests.unit.control_plane.controller.rows import NOW, config, ended, run, worker
+
+POLICY = config().supervision
+SLOT = Slot(Role.BATCHER, 0)
+
+
+def situation(**fields: object) -> Situation:
+    given: dict[str, object] = {
+        "now": NOW,
+        "dead": {},
+        "lease_from": NOW - 400,
+        "attempt_from": NOW - 400,
+    }
+    return Situation(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def test_an_empty_slot_is_filled() -> None:
+    assert supervise(Phase.WORK, [SLOT], [], POLICY, situation()) == [Launch(SLOT, restarts=0)]
+
+
+def test_a_healthy_worker_is_left_alone() -> None:
+    assert supervise(Phase.WORK, [SLOT], [worker("batcher")], POLICY, situation()) == []
+
+
+def test_a_dead_process_is_closed_first_and_replaced_at_the_next_look() -> None:
+    row = worker("batcher")
+    actions = supervise(Phase.WORK, [SLOT], [row], POLICY, situation(dead={row.id: -9}))
+    assert actions == [End(row.id, "killed by signal 9", -9, failed=True)]
+    row.ended_at, row.exit_code = NOW, -9
+    assert supervise(Phase.WORK, [SLOT], [row], POLICY, situation()) == []  # backoff
+    later = situation(now=NOW + 1.1)
+    assert supervise(Phase.WORK, [SLOT], [row], POLICY, later) == [Launch(SLOT, restarts=1)]
+
+
+def test_backoff_doubles_up_to_its_limit() -> None:
+    assert [backoff_s(n, POLICY) for n in range(7)] == [0, 1, 2, 4, 8, 8, 8]
+
+
+def test_the_breaker_trips_after_too_many_unasked_ends() -> None:
+    rows = [ended("batcher", 90 - 20 * n, n, last_error="boom") for n in range(4)]
+    [action] = supervise(Phase.WORK, [SLOT], rows, POLICY, situation())
+    assert isinstance(action, Trip)
+    assert action.message.startswith("batcher 0 ended 4 times within 100 s")
+    assert action.message.endswith("boom")
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"desired": "drain"},  # we asked for it
+        {"ended_at": NOW - 120},  # outside of the window
+    ],
+)
+def test_the_breaker_counts_only_unasked_ends_in_its_window(harmless: dict[str, object]) -> None:
+    rows = [ended("batcher", 90 - 20 * n, n, **(harmless if n == 0 else {})) for n in range(4)]
+    assert supervise(Phase.WORK, [SLOT], rows, POLICY, situation()) == [Launch(SLOT, restarts=1)]
+
+
+def test_a_new_attempt_forgets_earlier_failures() -> None:
+    rows = [ended("batcher", 90 - 20 * n, n) for n in range(4)]
+    fresh = situation(attempt_from=NOW - 5)
+    assert supervise(Phase.WORK, [SLOT], rows, POLICY, fresh) == [Launch(SLOT, restarts=1)]
+
+
+def test_a_clean_exit_that_nobody_asked_for_counts_too() -> None:
+    rows = [ended("batcher", 90 - 20 * n, n, exit_code=0) for n in range(4)]
+    [action] = supervise(Phase.WORK, [SLOT], rows, POLICY, situation())
+    assert isinstance(action, Trip)
+
+
+def test_a_fatal_exit_trips_at_once() -> None:
+    row = ended("batcher", 1, exit_code=3, last_error="bad data")
+    [action] = supervise(Phase.WORK, [SLOT], [row], POLICY, situation())
+    assert action == Trip(SLOT, "batcher 0 failed: bad data")
+
+
+def test_silence_kills_and_counts_from_the_start_of_the_control_plane() -> None:
+    row = worker("batcher", heartbeat_at=NOW - 300)
+    [action] = supervise(Phase.WORK, [SLOT], [row], POLICY, situation())
+    assert isinstance(action, Kill)
+    assert "lease_s" in action.reason
+    fresh = situation(lease_from=NOW - 5)
+    assert supervise(Phase.WORK, [SLOT], [row], POLICY, fresh) == []
+
+
+def test_a_worker_that_never_registers_is_killed() -> None:
+    row = worker("batcher", registered_at=None, heartbeat_at=None, launched_at=NOW - 61)
+    [action] = supervise(Phase.WORK, [SLOT], [row], POLICY, situation())
+    assert isinstance(action, Kill)
+    assert "startup_s" in action.reason
+    row.launched_at = NOW - 59
+    assert supervise(Phase.WORK, [SLOT], [row], POLICY, situation()) == []
+
+
+def test_hold_starts_nobody_and_pauses_those_who_live() -> None:
+    slots = [SLOT, Slot(Role.GENERATOR, 0)]
+    actions = supervise(Phase.HOLD, slots, [worker("batcher")], POLICY, situation())
+    assert actions == [Want("batcher-0-0", DesiredState.PAUSE)]
+    paused = worker("batcher", desired="pause")
+    assert supervise(Phase.WORK, [SLOT], [paused], POLICY, situation()) == [
+        Want("batcher-0-0", DesiredState.RUN)
+    ]
+
+
+ROLES = ["drafter_trainer", "batcher", "archiver", "generator", "target_forward"]
+
+
+def drained(drain_from: float, rows: list, **fields: object) -> list:
+    return supervise(Phase.DRAIN, [], rows, POLICY, situation(drain_from=drain_from, **fields))
+
+
+def test_drains_upstream_first() -> None:
+    rows = [worker(role) for role in ROLES]
+    order = []
+    while rows:
+        [action] = drained(NOW, rows)
+        assert action == Want(action.worker_id, DesiredState.DRAIN)
+        order.append(action.worker_id.rsplit("-", 2)[0])
+        rows = [row for row in rows if row.id != action.worker_id]
+    assert order == ["generator", "batcher", "target_forward", "drafter_trainer", "archiver"]
+
+
+def test_the_next_role_waits_while_the_first_one_drains() -> None:
+    rows = [worker("generator", desired="drain"), worker("batcher")]
+    assert drained(NOW - 5, rows) == []
+
+
+def test_at_half_of_the_deadline_everybody_drains_and_after_it_the_rest_is_killed() -> None:
+    rows = [worker("generator", desired="drain"), worker("batcher"), worker("archiver")]
+    assert [type(a) for a in drained(NOW - 11, rows)] == [Want, Want]
+    late = drained(NOW - 21, rows)
+    assert [type(a) for a in late] == [Kill, Kill, Kill]
+    patient = drained(NOW - 21, rows, archiver_may_finish=True)
+    assert [type(a) for a in patient] == [Kill, Kill, Want]
+
+
+def test_a_drain_kills_who_has_not_registered() -> None:
+    row = worker("batcher", registered_at=None, launched_at=NOW - 1)
+    assert drained(NOW, [row]) == [Kill(row.id, "not needed any more")]
+
+
+def test_clear_kills_everybody_at_once() -> None:
+    rows = [worker(role) for role in ROLES]
+    actions = supervise(Phase.CLEAR, [], rows, POLICY, situation())
+    assert [type(a) for a in actions] == [Kill] * len(ROLES)
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "shutting_down", "phase"),
+    [
+        (RunState.STARTING, {}, False, Phase.WORK),
+        (RunState.RUNNING, {}, False, Phase.WORK),
+        (RunState.RUNNING, {"drain_started_at": NOW}, False, Phase.DRAIN),
+        (RunState.RUNNING, {}, True, Phase.DRAIN),
+        (RunState.PAUSED, {}, False, Phase.HOLD),
+        (RunState.PAUSED, {"drain_started_at": NOW}, False, Phase.DRAIN),
+        (RunState.BLOCKED, {}, False, Phase.HOLD),
+        (RunState.BLOCKED, {}, True, Phase.DRAIN),
+        (RunState.STOPPING, {"stop_mode": "drain"}, False, Phase.DRAIN),
+        (RunState.STOPPING, {"stop_mode": "now"}, False, Phase.CLEAR),
+        (RunState.FAILED, {}, False, Phase.DRAIN),
+        (RunState.QUEUED, {}, False, Phase.DRAIN),
+    ],
+)
+def test_phase(state: RunState, fields: dict, shutting_down: bool, phase: Phase) -> None:
+    assert phase_of(run(state, **fields), shutting_down=shutting_down) is phase

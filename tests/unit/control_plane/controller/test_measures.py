@@ -1,0 +1,112 @@
+"""Progress, rates, queues, the bottleneck sentence and the time left."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.controller.measures import (
+    EtaEstimator,
+    bottleneck,
+    current_stage,
+    merge_progress,
+    merge_queues,
+    throughput,
+)
+from shared.api.runs import Progress
+from shared.states import Stage
+from tests.unit.control_plane.controller.rows import worker
+
+ALL = list(Stage)
+
+
+def test_progress_keeps_what_a_fresh_worker_has_not_reported_yet() -> None:
+    known = {"step": 10, "completions_done": 5}
+    rows = [
+        worker("drafter_trainer", progress={}),
+        worker("generator", progress={"completions_done": 6, "next_micro_batch_id": 3}),
+    ]
+    assert merge_progress(known, rows) == {"step": 10, "completions_done": 6}
+
+
+def test_rates_are_summed_by_stage() -> None:
+    rows = [
+        worker("target_forward", 0, metrics={"tokens_per_s": 100.0}),
+        worker("target_forward", 1, metrics={"tokens_per_s": 50.0}),
+        worker("batcher", metrics={"tokens_per_s": 9.0}),
+    ]
+    assert throughput(rows) == {
+        "generated_tokens_per_s": 0.0,
+        "target_tokens_per_s": 150.0,
+        "trained_tokens_per_s": 0.0,
+    }
+
+
+def test_queues_of_one_name_are_added_up() -> None:
+    queue = {"name": "hidden_states", "depth": 2, "capacity": 8, "bytes": 5, "capacity_bytes": 9}
+    rows = [worker("target_forward", rank, queues=[queue]) for rank in range(2)]
+    assert merge_queues(rows) == [
+        {"name": "hidden_states", "depth": 4, "capacity": 16, "bytes": 10, "capacity_bytes": 18}
+    ]
+
+
+def waiting(role: str, waits_for: str, share: float):
+    return worker(role, waits_for=waits_for, metrics={"waits_for_share": share})
+
+
+def test_the_longest_wait_is_the_bottleneck() -> None:
+    rows = [
+        waiting("batcher", "generator", 0.3),
+        waiting("drafter_trainer", "target_forward", 0.8),
+    ]
+    sentence = "drafter_trainer waits for target_forward 80 % of the last minute"
+    assert bottleneck(rows) == sentence
+
+
+def test_of_equal_waits_the_trainers_is_named() -> None:
+    rows = [
+        waiting("drafter_trainer", "target_forward", 0.8),
+        waiting("batcher", "generator", 0.8),
+    ]
+    assert str(bottleneck(rows)).startswith("drafter_trainer waits")
+
+
+def test_without_waits_the_busiest_worker_is_named_or_nobody() -> None:
+    busy = worker("target_forward", metrics={"busy_share": 0.93})
+    idle = worker("batcher", metrics={"busy_share": 0.05})
+    assert bottleneck([busy, idle]) == "target_forward is busy 93 % of the last minute"
+    assert bottleneck([idle]) is None
+    assert bottleneck([]) is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "evaluating", "stage"),
+    [
+        ({}, False, Stage.GENERATE),
+        ({"completions_done": 5, "completions_total": 10, "step": 3}, False, Stage.GENERATE),
+        ({"completions_done": 9, "completions_failed": 1, "completions_total": 10}, False, "train"),
+        ({}, True, Stage.EVALUATE),
+    ],
+)
+def test_stage(progress: dict, evaluating: bool, stage: str) -> None:
+    assert current_stage(ALL, Progress(**progress), evaluating=evaluating) == stage
+
+
+def test_eta_from_a_steady_pace() -> None:
+    eta = EtaEstimator()
+    for second in range(31):
+        left_s = eta.update(Progress(step=2 * second, steps_total=200), 1000.0 + second)
+    assert left_s == pytest.approx(70, rel=0.01)
+
+
+def test_eta_is_unknown_at_first_and_after_a_step_back() -> None:
+    eta = EtaEstimator()
+    assert eta.update(Progress(step=5, steps_total=10), 0) is None
+    assert eta.update(Progress(step=6, steps_total=10), 1) == pytest.approx(4)
+    assert eta.update(Progress(step=2, steps_total=10), 2) is None
+
+
+def test_eta_goes_by_completions_before_training() -> None:
+    eta = EtaEstimator()
+    eta.update(Progress(completions_done=0, completions_total=100), 0)
+    left_s = eta.update(Progress(completions_done=10, completions_total=100), 5)
+    assert left_s == pytest.approx(45)
