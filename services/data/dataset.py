@@ -59,6 +59,7 @@ class DatasetInfo(msgspec.Struct, frozen=True):
     fingerprint: Fingerprint
     segments: list[Segment] = []
     complete: bool = False
+    gates_open: bool = False  # the gate window had passed, or a person had overridden it
     num_prompts: int = 0
     version: int = FORMAT_VERSION
     report: dict[str, Any] = {}

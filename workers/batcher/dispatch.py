@@ -65,13 +65,9 @@ class Dispatcher:
     def worker_gone(self, incarnation: str) -> list[int]:
         """A worker died or started anew: what it had is due again. Returns those ids."""
         again = sorted(one for one, worker in self.outstanding.items() if worker == incarnation)
-        self._lose(again)
-        return again
-
-    def overdue(self) -> list[int]:
-        """The trainer has waited too long for its next one: that one is due again."""
-        again = [self.position] if self.position in self.outstanding else []
-        self._lose(again)
+        for one in again:
+            del self.outstanding[one]
+        self.lost.update(again)
         return again
 
     def next_id(self, num_final: int) -> int | None:
@@ -100,8 +96,3 @@ class Dispatcher:
             self.next_new += 1
             self._bytes_ahead += self.num_bytes(micro_batch_id)
         self.outstanding[micro_batch_id] = incarnation
-
-    def _lose(self, ids: list[int]) -> None:
-        for one in ids:
-            del self.outstanding[one]
-        self.lost.update(ids)

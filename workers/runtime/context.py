@@ -89,6 +89,7 @@ class WorkerContext:
         self._desired_changed = asyncio.Event()
         self._peers = list(lease.peers)
         self._peers_changed = asyncio.Event()
+        self._overrides_changed = asyncio.Event()
         self._queues: dict[str, Callable[[], QueueReport]] = {}
         self._events: deque[WorkerEvent] = deque()
         self._next_event = 0
@@ -193,6 +194,12 @@ class WorkerContext:
         """Returns at the next change of the list of peers."""
         await self._peers_changed.wait()
 
+    async def wait_for_override(self, gate: str) -> None:
+        """Returns once a person has overridden `gate`; the caller cancels it when it drains."""
+        while gate not in self.overrides:
+            self._overrides_changed.clear()
+            await self._overrides_changed.wait()
+
     @asynccontextmanager
     async def _asking_for_peers(self) -> AsyncIterator[None]:
         self.num_waiting_for_peers += 1
@@ -206,7 +213,9 @@ class WorkerContext:
 
     def take_answer(self, desired: DesiredState, peers: list[Peer], overrides: list[str]) -> None:
         """Apply a heartbeat answer; wakes whoever waits for a change."""
-        self.overrides = overrides
+        if overrides != self.overrides:
+            self.overrides = overrides
+            self._overrides_changed.set()
         if peers != self._peers:
             self._peers = list(peers)
             self._peers_changed.set()

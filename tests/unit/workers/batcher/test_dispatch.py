@@ -89,13 +89,6 @@ def test_the_trainer_may_be_ahead_after_a_restart_of_the_batcher():
     assert send_all(state, "a") == [60, 61, 62, 63]
 
 
-def test_overdue_repeats_the_one_the_trainer_waits_for():
-    state = ready()
-    send_all(state, "a")
-    assert state.overdue() == [0] and state.overdue() == []
-    assert state.next_id(100) == 0
-
-
 def test_nothing_goes_out_to_a_trainer_that_has_finished():
     state = ready()
     moved(state, 0, finished=True)
