@@ -33,32 +33,28 @@ class StreamEvent:
 
 
 class Subscription:
-    """A client's view of one run's events. Iteration ends when it is dropped or all is closed."""
+    """A client's view of one run's events, until it is dropped or all is closed."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[StreamEvent] = asyncio.Queue(QUEUE_EVENTS)
         self._ended = asyncio.Event()
 
-    async def next(self, timeout_s: float) -> StreamEvent | None:
-        """The next event; None when there is none within the time.
+    @property
+    def ended(self) -> bool:
+        """Dropped or closed, and everything that came before was taken."""
+        return self._ended.is_set() and self._queue.empty()
 
-        Raises StopAsyncIteration when the subscription has ended and its queue is empty.
-        """
+    async def next(self, timeout_s: float) -> StreamEvent | None:
+        """The next event; None when there is none within the time, or the end has come."""
         if not self._queue.empty():
             return self._queue.get_nowait()
-        if self._ended.is_set():
-            raise StopAsyncIteration
         getter = asyncio.ensure_future(self._queue.get())
         ended = asyncio.ensure_future(self._ended.wait())
         try:
             await asyncio.wait(
                 {getter, ended}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if getter.done():
-                return getter.result()
-            if ended.done():
-                raise StopAsyncIteration
-            return None
+            return getter.result() if getter.done() else None
         finally:
             getter.cancel()
             ended.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,10 +26,12 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = field(default=None, repr=False)
-    export_roots: tuple[Path, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
+    export_roots: Sequence[Path] = ()
+    allowed_hosts: Sequence[str] = ()
     resume: bool = True
     max_active_runs: int = 4
+    log_level: str = "info"
+    max_stream_s: float = 3600.0  # an event stream ends then; browsers come back by themselves
 
     @property
     def folder(self) -> DataFolder:

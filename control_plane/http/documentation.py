@@ -1,0 +1,107 @@
+"""The OpenAPI document: every operation with the problems it can answer and its headers.
+
+Routes name the statuses that are theirs (`problems(404, 409)`); those of the layers around the
+routes are added here, so that the document says everything that can come back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from control_plane.http.access import SESSION_PATH
+from control_plane.http.sessions import COOKIE
+from shared.api.problems import CONTENT_TYPE, Problem
+
+_KEY = "x-problem-statuses"
+_DESCRIPTIONS = {
+    400: "The request cannot be read",
+    401: "The token is missing or wrong",
+    403: "Host, origin or destination not allowed",
+    404: "There is no such thing",
+    409: "The state does not allow it",
+    413: "The body is too large",
+    415: "The body is not declared as JSON",
+    422: "A field is wrong, or the Idempotency-Key belongs to another request",
+    500: "An error inside the control plane",
+    502: "A server that is called fails",
+    503: "Disk, database or another part of the environment fails",
+    504: "A server that is called does not answer in time",
+    507: "The disk is full",
+}
+_SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
+
+
+def problems(*statuses: int) -> dict[str, Any]:
+    """`openapi_extra` of a route that answers these statuses of its own."""
+    return {_KEY: list(statuses)}
+
+
+def install_openapi(app: FastAPI, version: str) -> None:
+    """Make `app.openapi()` the complete document."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app, version)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI, version: str) -> dict[str, Any]:
+    tree = get_openapi(
+        title="dflash-mesh",
+        version=version,
+        summary="Runs, workers, exports and metrics of a control plane",
+        routes=app.routes,
+    )
+    components = tree.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    reference = "#/components/schemas/{model}"
+    problem = Problem.model_json_schema(ref_template=reference)
+    schemas.update(problem.pop("$defs", {}))
+    schemas["Problem"] = problem
+    components["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    }
+    for path, methods in tree["paths"].items():
+        for method, operation in methods.items():
+            _complete(path, method, operation)
+    return tree
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    statuses = {403, 500, *operation.pop(_KEY, [])}
+    responses = operation.setdefault("responses", {})
+    responses.pop("422", None)
+    if path.startswith("/v1") or path == "/metrics":
+        statuses |= {503}
+        if path != SESSION_PATH:
+            statuses |= {401}
+            operation["security"] = _SECURITY
+    parameters = operation.setdefault("parameters", [])
+    if parameters:
+        statuses |= {422}
+    if method in ("post", "put", "delete"):
+        statuses |= {400, 413, 415}
+    if method == "post" and path != SESSION_PATH:
+        statuses |= {422}
+        parameters.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "description": "The same key and request gives the first answer again",
+                "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+            }
+        )
+    if "requestBody" in operation:
+        statuses |= {422}
+    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for status in sorted(statuses):
+        responses[str(status)] = {"description": _DESCRIPTIONS[status], "content": content}

@@ -1,0 +1,1 @@
+"""The calls of the HTTP interface, a module for each group."""

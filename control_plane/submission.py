@@ -1,0 +1,99 @@
+"""From a request to a run that may start: resolve, check the files it names, forecast.
+
+Reading prompts and a target's configuration blocks, so it runs in a thread. Nothing is stored
+here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from typing import Any
+
+from control_plane.destinations import checked_destination
+from control_plane.settings import Settings
+from services.builtin import target_folder
+from services.preflight import Preflight, check_run
+from shared.api.plan import PlanRequest
+from shared.api.runs import RunRequest
+from shared.config import RunConfig, resolve_config
+from shared.errors import ConfigError, FieldError, TargetModelError
+from shared.forecast import Forecast, Gpu, TargetShape, forecast, gpu_named
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """A configuration whose files and shapes are all there."""
+
+    config: RunConfig
+    preflight: Preflight
+
+
+def resolve(request: RunRequest) -> RunConfig:
+    """The configuration of a request; ConfigError lists everything that is wrong with it."""
+    if request.preset is None and request.config is None:
+        raise ConfigError(
+            "the request names neither a preset nor a configuration",
+            errors=[FieldError("preset", 'missing; give {"preset": "demo"} or {"config": {...}}')],
+        )
+    return resolve_config(request.config, preset=request.preset, overrides=request.overrides)
+
+
+def check(request: RunRequest, settings: Settings) -> CheckedRun:
+    """Resolve and check everything a run needs. Blocks; raises what `check_run` raises."""
+    config = resolve(request)
+    if config.archive.destination is not None:
+        checked_destination(settings, config.archive.destination)
+    return CheckedRun(config, check_run(config))
+
+
+def forecast_of(checked: CheckedRun, settings: Settings) -> Forecast:
+    """Sizes of a checked run, against the free disk of the data folder."""
+    preflight = checked.preflight
+    return forecast(
+        checked.config,
+        TargetShape.from_config(_target_config(checked.config)),
+        num_prompts=preflight.num_training_prompts or preflight.num_samples,
+        free_disk_bytes=shutil.disk_usage(settings.data).free,
+    )
+
+
+def plan(request: PlanRequest, settings: Settings) -> list[Forecast]:
+    """A forecast for each accelerator asked for. Blocks.
+
+    The target may lie elsewhere (`target_config`), and prompts need not exist (`num_prompts`).
+    """
+    config = resolve(request)
+    shape = TargetShape.from_config(request.target_config or _target_config(config))
+    num_prompts = request.num_prompts
+    if num_prompts is None:
+        preflight = check_run(config)
+        num_prompts = preflight.num_training_prompts or preflight.num_samples
+    gpus: list[Gpu | None] = []
+    for name in request.gpus:
+        gpu = gpu_named(name)
+        price = request.usd_per_hour.get(name)
+        gpus.append(gpu if price is None else replace(gpu, usd_per_hour=price))
+    return [
+        forecast(
+            config,
+            shape,
+            num_prompts=num_prompts,
+            gpu=gpu,
+            tokens_per_sample=request.tokens_per_sample,
+            free_disk_bytes=shutil.disk_usage(settings.data).free,
+        )
+        for gpu in gpus or [None]
+    ]
+
+
+def _target_config(config: RunConfig) -> dict[str, Any]:
+    path = target_folder(config.target.path) / "config.json"
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise TargetModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(tree, dict):
+        raise TargetModelError(f"{path} is not a JSON object")
+    return tree
