@@ -57,7 +57,7 @@ def create_app(settings: Settings, launcher: Launcher) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    for module in (
+    modules = (
         system,
         documents,
         session,
@@ -68,10 +68,11 @@ def create_app(settings: Settings, launcher: Launcher) -> FastAPI:
         workers,
         storage,
         plan,
-    ):
+    )
+    for module in modules:
         app.include_router(module.router)
-    install_page(app)
-    install_handlers(app)
+    pages = install_page(app)
+    install_handlers(app, [*(r for module in modules for r in module.router.routes), *pages])
     install_openapi(app, program_version())
     # The one added last is the outermost.
     app.add_middleware(IdempotencyMiddleware)

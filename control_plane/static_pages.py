@@ -7,6 +7,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 STATIC_FOLDER = Path(__file__).parent / "static"
@@ -20,8 +21,8 @@ _HEADERS = {
 }
 
 
-def install_page(app: FastAPI, folder: Path = STATIC_FOLDER) -> None:
-    """Serve index.html at `/` and every file below the folder at its own path."""
+def install_page(app: FastAPI, folder: Path = STATIC_FOLDER) -> list[Route]:
+    """Serve index.html at `/` and every file below the folder at its own path; the routes."""
     files = StaticFiles(directory=folder, check_dir=False)
 
     async def serve(request: Request) -> Response:
@@ -30,8 +31,8 @@ def install_page(app: FastAPI, folder: Path = STATIC_FOLDER) -> None:
         response.headers.update(_HEADERS)
         return response
 
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            name = path.relative_to(folder).as_posix()
-            app.add_route(f"/{name}", serve, methods=["GET"], include_in_schema=False)
-    app.add_route("/", serve, methods=["GET"], include_in_schema=False)
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = ["", *(path.relative_to(folder).as_posix() for path in found)]
+    routes = [Route(f"/{name}", serve, methods=["GET"], include_in_schema=False) for name in names]
+    app.router.routes.extend(routes)
+    return routes

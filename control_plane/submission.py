@@ -45,7 +45,7 @@ def check(request: RunRequest, settings: Settings) -> CheckedRun:
     config = resolve(request)
     if config.archive.destination is not None:
         checked_destination(settings, config.archive.destination)
-    return CheckedRun(config, check_run(config))
+    return CheckedRun(config, _preflight(config))
 
 
 def forecast_of(checked: CheckedRun, settings: Settings) -> Forecast:
@@ -68,7 +68,7 @@ def plan(request: PlanRequest, settings: Settings) -> list[Forecast]:
     shape = TargetShape.from_config(request.target_config or _target_config(config))
     num_prompts = request.num_prompts
     if num_prompts is None:
-        preflight = check_run(config)
+        preflight = _preflight(config)
         num_prompts = preflight.num_training_prompts or preflight.num_samples
     gpus: list[Gpu | None] = []
     for name in request.gpus:
@@ -86,6 +86,17 @@ def plan(request: PlanRequest, settings: Settings) -> list[Forecast]:
         )
         for gpu in gpus or [None]
     ]
+
+
+def _preflight(config: RunConfig) -> Preflight:
+    try:
+        return check_run(config)
+    except OSError as error:  # a name that is too long, a loop of links, a folder of others
+        name = str(error.filename or "")[:200]
+        raise ConfigError(
+            f"a file that the configuration names cannot be read: {error.strerror}: {name!r}; "
+            "correct target.path, data.prompts or data.dataset"
+        ) from error
 
 
 def _target_config(config: RunConfig) -> dict[str, Any]:

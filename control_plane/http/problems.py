@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from shared.api.problems import CONTENT_TYPE, TYPE_PREFIX, Problem, ProblemField
@@ -86,8 +86,11 @@ def instance_of(scope: Scope) -> str:
     return quote(scope.get("path", "/"), safe="/:@!$&'()*+,;=-._~")
 
 
-def install_handlers(app: FastAPI) -> None:
-    """Answer every error that a route raises with a problem document."""
+def install_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Answer every error that a route raises with a problem document.
+
+    `routes` are all routes of the app, one by one, for the Allow header of 405.
+    """
 
     @app.exception_handler(MeshError)
     async def mesh_error(request: Request, error: MeshError) -> Response:
@@ -113,16 +116,16 @@ def install_handlers(app: FastAPI) -> None:
         if error.status_code == 404:
             detail = f"there is nothing at {path}; /docs lists the calls"
         if error.status_code == 405:
-            allowed = allowed_methods(app, request.scope)
+            allowed = allowed_methods(routes, request.scope)
             headers["Allow"] = ", ".join(allowed)
             detail = f"{path} does not take {method}; it takes {', '.join(allowed)}"
         return problem_response(error.status_code, detail, instance=path, headers=headers)
 
 
-def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
+def allowed_methods(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:
     """Methods of every route whose path matches the request's."""
     methods: set[str] = set()
-    for route in app.routes:
+    for route in routes:
         match, _ = route.matches({**scope, "method": "OPTIONS-OF-NO-ROUTE"})
         if match is Match.PARTIAL:
             methods |= set(getattr(route, "methods", None) or ())
