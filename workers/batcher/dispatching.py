@@ -4,8 +4,9 @@
 
 A worker gets its next micro-batch when it has taken the one before into its own queue, so a slow
 worker never holds more than it can start on soon. A channel that ends, or a worker that leaves the
-list of peers, makes what it had due again. The wait for a due micro-batch is ended by sealed segments, the
-gates, the trainer's position and lost workers; the wait for a worker by the worker or its channel.
+list of peers, makes what it had due again. The wait for a due micro-batch is ended by sealed
+segments, the gates, the trainer's position and lost workers; the wait for a worker by the worker or
+its channel.
 """
 
 from __future__ import annotations

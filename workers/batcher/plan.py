@@ -33,7 +33,8 @@ class PlanRules:
     """What of the configuration the plan depends on.
 
     `expected_samples` is the forecast of the data set's size from the number of prompts; it fixes
-    `steps_total` during epoch 0, whatever passes the gates in the end.
+    `steps_total` during epoch 0, whatever passes the gates in the end. None: the data set is known
+    as a whole from the start.
     """
 
     seed: int
@@ -42,7 +43,7 @@ class PlanRules:
     num_length_buckets: int
     num_epochs: int
     segment_samples: int
-    expected_samples: int
+    expected_samples: int | None
     max_steps: int | None = None
 
 
@@ -131,9 +132,10 @@ class BatchPlan:
     def steps_total(self, epoch: int) -> int:
         """Steps of the run as seen in `epoch`: a forecast in epoch 0, exact afterwards."""
         rules = self.rules
-        if epoch == 0:
-            first, samples = _forecast(rules), rules.expected_samples
+        if epoch == 0 and rules.expected_samples is not None:
+            first, samples = _forecast(rules, rules.expected_samples), rules.expected_samples
         else:
+            assert self.complete, "only a complete data set has an exact number of steps"
             first, samples = len(self._first_epoch), self.num_samples
         per_step = rules.micro_batches_per_step
         later = _ceil(_ceil(samples, rules.micro_batch_size), per_step)
@@ -246,9 +248,9 @@ def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return values ^ (values >> np.uint64(31))
 
 
-def _forecast(rules: PlanRules) -> int:
+def _forecast(rules: PlanRules, expected_samples: int) -> int:
     """Micro-batches of epoch 0 if every expected sample passes the gates."""
-    whole, rest = divmod(rules.expected_samples, rules.segment_samples)
+    whole, rest = divmod(expected_samples, rules.segment_samples)
     size = rules.micro_batch_size
     return whole * _ceil(rules.segment_samples, size) + _ceil(rest, size)
 

@@ -80,8 +80,8 @@ class BatcherSetup:
             info = DatasetInfo(self.fingerprint, num_prompts=num_prompts)
         return DatasetBuilder(folder, info, self.keeper(num_prompts))
 
-    def plan(self, expected_samples: int, *, segment_samples: int | None = None) -> BatchPlan:
-        """An empty plan under the run's rules."""
+    def plan(self, expected_samples: int | None) -> BatchPlan:
+        """An empty plan under the run's rules; None for a data set that is known as a whole."""
         config = self.config
         return BatchPlan(
             PlanRules(
@@ -90,7 +90,7 @@ class BatcherSetup:
                 micro_batches_per_step=config.train.micro_batches_per_step,
                 num_length_buckets=config.batcher.num_length_buckets,
                 num_epochs=config.train.num_epochs,
-                segment_samples=segment_samples or config.batcher.segment_samples,
+                segment_samples=config.batcher.segment_samples,
                 expected_samples=expected_samples,
                 max_steps=config.train.max_steps,
             )

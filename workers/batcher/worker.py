@@ -1,8 +1,8 @@
 """The batcher loop.
 
-    generator --Completions--> Intake --segments, gates--> DispatchDesk --MicroBatch--> target_forward
-                                                               ^ TrainerPosition
-                                                          drafter_trainer
+    generator --Completions--> Intake --segments--> DispatchDesk --MicroBatch--> target_forward
+                                                        ^ TrainerPosition
+                                                   drafter_trainer
 
 With `data.dataset` the intake is replaced by the shards of an earlier run, judged again. Intake
 waits for the generator, dispatch for data, gates and the trainer's window; nobody else waits for
@@ -145,7 +145,7 @@ async def _open_dataset(
     if not desk.store.num_samples:
         raise DataError(f"no sample of {folder} passed the quality gates; see the run's report")
     desk.gates_open = True
-    plan = setup.plan(desk.store.num_samples, segment_samples=info.fingerprint.segment_samples)
+    plan = setup.plan(None)
     desk.start_plan(plan)
     plan.mark_complete()
     desk.notify()

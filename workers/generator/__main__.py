@@ -1,4 +1,4 @@
-"""python -m workers.generator"""
+"""`python -m workers.generator`: started by the launcher."""
 
 from shared.states import Role
 from workers.generator.worker import main

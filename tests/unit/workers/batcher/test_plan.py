@@ -141,3 +141,9 @@ PINNED = [0, 3, 2, 4, 5, 6, 1, 7]
 def test_an_empty_data_set_has_no_micro_batches():
     plan = plan_of(RULES, [])
     assert plan.num_micro_batches == plan.num_final == 0
+
+
+def test_a_data_set_known_as_a_whole_has_exact_steps_from_the_start():
+    plan = plan_of(with_rules(expected_samples=None), [[5] * 8, [], [5] * 3])
+    items = _all(plan)
+    assert {item.steps_total for item in items} == {4} and items[-1].step == 4
