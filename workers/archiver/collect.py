@@ -116,7 +116,7 @@ def _files_of_part(folder: RunFolder, part: ExportPart, found: Collection) -> li
             return [
                 RunFile(path, path.relative_to(root).as_posix(), part, settled=True)
                 for checkpoint in found.checkpoints
-                for path in _regular(checkpoint.folder.root, found.notes)
+                for path in _marker_last(checkpoint, found.notes)
             ]
     start = {
         "logs": folder.logs,
@@ -132,6 +132,12 @@ def _files_of_part(folder: RunFolder, part: ExportPart, found: Collection) -> li
         RunFile(path, path.relative_to(root).as_posix(), part, settled=path in settled)
         for path in paths
     ]
+
+
+def _marker_last(checkpoint: CompleteCheckpoint, notes: list[str]) -> list[Path]:
+    """A checkpoint's files; the copy is complete when its marker arrives, like the original."""
+    paths = _regular(checkpoint.folder.root, notes)
+    return sorted(paths, key=lambda path: path == checkpoint.folder.complete_marker)
 
 
 def _regular(start: Path, notes: list[str], *, deep: bool = True) -> Iterator[Path]:

@@ -28,6 +28,7 @@ from workers.archiver.collect import CheckpointChoice
 from workers.archiver.picture import Picture, take_picture
 from workers.archiver.staging import Staging, open_staging
 from workers.archiver.transfer import (
+    Destination,
     Tally,
     Transfer,
     check_files,
@@ -61,13 +62,10 @@ class ExportOrder:
 
     @classmethod
     def from_job(cls, job: dict[str, object]) -> ExportOrder:
-        """The order in a worker's lease. `checkpoints` and `include` may be absent or null."""
-        kind = job.get("kind") or "export"
-        if kind not in ("export", "verify"):
-            raise IntegrityError(f"the archiver got a job of kind {kind!r}, which it does not know")
+        """The order in a worker's lease: an export with `checkpoints`, `include`, `verify_only`."""
         return cls(
-            export_id=str(job.get("export_id") or job["id"]),
-            kind=cast("Literal['export', 'verify']", kind),
+            export_id=str(job["id"]),
+            kind="verify" if job.get("verify_only") else "export",
             destination=str(job["destination"]),
             checkpoints=cast("CheckpointChoice", job.get("checkpoints") or "latest"),
             include=tuple(cast("Sequence[ExportPart]", job.get("include") or DEFAULT_PARTS)),
@@ -99,20 +97,16 @@ async def run_order(
 ) -> None:
     """Carry the order out. Errors of the mesh end as state 'failed' with the reason in problems.
 
-    Cancellation passes through, after the unfinished uploads are given up.
+    Cancellation passes through and leaves what arrived, for the next attempt to go on from.
     """
     status.enter("running")
     try:
         async with store:
-            try:
-                if order.kind == "verify":
-                    await verify(store, order, status)
-                else:
-                    with open_staging(folder, order.export_id, secrets) as staging:
-                        await _export(order, store, folder, identity, status, staging)
-            except asyncio.CancelledError:
-                await _give_up(store)
-                raise
+            if order.kind == "verify":
+                await verify(store, order, status)
+            else:
+                with open_staging(folder, order.export_id, secrets) as staging:
+                    await _export(order, store, folder, identity, status, staging)
     except MeshError as error:
         logger.error("export %s: %s", order.export_id, error)
         status.tally.problems.append(str(error))
@@ -144,7 +138,7 @@ async def _export(
         identity,
         merge_files(entries, there),
         export_id=order.export_id,
-        checkpoint_step=picture.checkpoint_step,
+        checkpoint_step=drafter_step(picture, there),
     )
     await transfer.remove_replaced_drafter(entries, there)
     await transfer.finish(manifest, there)
@@ -212,6 +206,13 @@ def program_version() -> str:
         return "source"
 
 
+def drafter_step(picture: Picture, there: Destination) -> int | None:
+    """Step of the drafter at the destination: the picture's, or the one that was there."""
+    if picture.checkpoint_step is not None:
+        return picture.checkpoint_step
+    return there.manifest.checkpoint_step if there.manifest else None
+
+
 async def _picture_in_thread(folder: RunFolder, staging: Staging, order: ExportOrder) -> Picture:
     stop = threading.Event()
     try:
@@ -221,14 +222,7 @@ async def _picture_in_thread(folder: RunFolder, staging: Staging, order: ExportO
             staging,
             order.include,
             order.checkpoints,
-            lambda: not stop.is_set(),
+            go_on=lambda: not stop.is_set(),
         )
     finally:
         stop.set()  # a cancelled picture ends at its next file
-
-
-async def _give_up(store: ObjectStore) -> None:
-    try:
-        await store.discard_unfinished()
-    except MeshError as error:
-        logger.warning("the unfinished uploads of the cancelled export stay: %s", error)

@@ -28,7 +28,7 @@ class Picture:
     """Staged files in the order in which they leave."""
 
     files: list[StagedFile]
-    checkpoint_step: int | None
+    checkpoint_step: int | None  # of the drafter in the picture, if there is one
     notes: list[str]
 
 
@@ -37,15 +37,20 @@ def take_picture(
     staging: Staging,
     parts: Sequence[ExportPart],
     checkpoints: CheckpointChoice,
+    *,
     go_on: Callable[[], bool] = lambda: True,
+    wanted: Callable[[RunFile], bool] = lambda file: True,
 ) -> Picture:
     """Blocking: call it in a thread. `go_on` is asked before every file; InterruptedError if not.
+
+    `wanted` narrows the files of the parts down.
 
     Raises NotFoundError (a checkpoint that is not there), UserError (a secret in a settled text),
     DiskFullError, EnvironmentFault (files keep going away).
     """
     for _ in range(_ATTEMPTS):
         found = collect(folder, parts, checkpoints)
+        found.files = [file for file in found.files if wanted(file)]
         try:
             files = _take_all(folder, staging, found, go_on)
         except FileGone as gone:
@@ -53,7 +58,8 @@ def take_picture(
             staging.clear()
             continue
         if all(is_complete(checkpoint) for checkpoint in found.checkpoints):
-            return Picture(files, found.checkpoint_step, found.notes)
+            has_drafter = any(file.part == "drafter" for file in files)
+            return Picture(files, found.checkpoint_step if has_drafter else None, found.notes)
         logger.info("a checkpoint went away while the export was prepared: looking again")
         staging.clear()
     raise EnvironmentFault(

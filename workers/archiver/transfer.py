@@ -132,9 +132,10 @@ class Transfer:
         if there.manifest is None or not any(file.part == "drafter" for file in files):
             return
         for file in there.manifest.files:
-            if file.part == "drafter" and file.key not in now and file.key in there.sizes:
-                if await self._store.digest(file.key) == (file.num_bytes, file.sha256):
-                    await self._store.delete(file.key)
+            if file.part != "drafter" or file.key in now or file.key not in there.sizes:
+                continue
+            if await self._store.digest(file.key) == (file.num_bytes, file.sha256):
+                await self._store.delete(file.key)
 
     async def finish(self, manifest: Manifest, there: Destination) -> str:
         """Put the manifest, read it back, remove the journal; the key it lies at."""
