@@ -138,10 +138,12 @@ class RunTask:
     async def _tend_workers(self, seen: Snapshot, dead: Mapping[str, int | None]) -> bool:
         run = seen.run
         phase = phase_of(run, shutting_down=self._shutting_down)
+        now = self._environment.clock()
         situation = Situation(
-            now=self._environment.clock(),
+            now=now,
             dead=dead,
-            lease_from=self._lease_from,
+            # In a shutdown heartbeats may find nobody: the drain's deadline is what counts.
+            lease_from=now if self._shutting_down else self._lease_from,
             attempt_from=self._attempt_from,
             drain_from=self._drain_from(run, phase),
             archiver_may_finish=RunState(run.state) is RunState.RUNNING,

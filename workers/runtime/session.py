@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 REGISTRATION_PATIENCE_S = 120.0
 FLUSH_PATIENCE_S = 10.0
+ORPHAN_PATIENCE_S = 2.0
 MAX_EVENTS_IN_HEARTBEAT = 500
 # While a role waits for a peer it asks this often, so that a start takes no heartbeats.
 ASKING_INTERVAL_S = 0.2
@@ -100,10 +101,12 @@ class Session:
     async def close(self, reason: str | None) -> None:
         """Deliver the events that are left and, with a reason, leave the registry.
 
-        Gives up after ten seconds without an answer: what matters lies on the disk as well.
+        Gives up after ten seconds without an answer, or two when there has been none for a while:
+        what matters lies on the disk as well.
         """
+        patience_s = FLUSH_PATIENCE_S if self._is_answered else ORPHAN_PATIENCE_S
         try:
-            async with asyncio.timeout(FLUSH_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await self._beat()
                 while self._context.pending_events(1) or not self._is_answered:
                     await asyncio.sleep(ASKING_INTERVAL_S)
