@@ -19,7 +19,7 @@ from services.links.identity import LinkLimits
 from services.object_stores import open_store
 from services.secret_values import known_secrets
 from shared.api.events import ExportProgress
-from shared.config import config_sha256
+from shared.config.loading import config_sha256
 from shared.errors import ChannelClosed, IntegrityError
 from shared.messages import FileClosed
 from shared.states import WorkerState
