@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+from control_plane.controller.alerts import AlertKind
 from control_plane.controller.decisions import Phase, Situation, Trip, phase_of, supervise
 from control_plane.controller.environment import ControllerEnvironment
 from control_plane.controller.figures import FigureKeeper
@@ -152,7 +153,7 @@ class RunTask:
         actions = supervise(phase, self._slots, own, self._config.supervision, situation)
         trip = next((action for action in actions if isinstance(action, Trip)), None)
         if trip is not None:
-            await self._fail(run, trip.message)
+            await self._fail(run, trip.message, "breaker")
             return True
         wanted = phase in (Phase.WORK, Phase.HOLD)
         await self._supervisor.carry_out(actions, own, wanted=wanted)
@@ -184,7 +185,7 @@ class RunTask:
         write, now = self._database.write, self._environment.clock()
         match step:
             case Move(RunEvent.FAIL, reason):
-                await self._fail(run, reason or "failed")
+                await self._fail(run, reason or "failed", "failed")
             case Move(event, reason):
                 moved = await write(
                     runs.transition,
@@ -210,7 +211,7 @@ class RunTask:
             case EndDrain():
                 await write(runs.update, run.id, now=now, drain_started_at=None)
 
-    async def _fail(self, run: Run, reason: str) -> None:
+    async def _fail(self, run: Run, reason: str, kind: AlertKind) -> None:
         await self._database.write(
             runs.transition,
             run.id,
@@ -222,7 +223,7 @@ class RunTask:
         )
         logger.error("run %s failed: %s", run.id, reason)
         webhook = self._config.supervision.webhook_env
-        self._environment.alerts.send(run, webhook, "breaker", reason)
+        self._environment.alerts.send(run, webhook, kind, reason)
 
     async def _record(self, run: Run) -> None:
         """Keep run.json true to the run's state."""

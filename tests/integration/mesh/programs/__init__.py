@@ -1,0 +1,1 @@
+"""Programs in the place of workers, for tests of the launcher alone."""
