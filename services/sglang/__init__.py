@@ -4,8 +4,8 @@ pool.generate -> least loaded server -> client.generate -> POST /generate (ids i
 launch.SglangLauncher -> keeper (dies with its parent) -> python -m sglang.launch_server
 """
 
-from services.sglang.client import PromptRefused, SglangClient
+from services.sglang.client import CallRefused, PromptRefused, SglangClient
 from services.sglang.launch import SglangLauncher
 from services.sglang.pool import SglangPool
 
-__all__ = ["PromptRefused", "SglangClient", "SglangLauncher", "SglangPool"]
+__all__ = ["CallRefused", "PromptRefused", "SglangClient", "SglangLauncher", "SglangPool"]

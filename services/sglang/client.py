@@ -27,6 +27,10 @@ class PromptRefused(UpstreamError):
     """The server is fine but does not take this prompt; another attempt changes nothing."""
 
 
+class CallRefused(UpstreamError):
+    """The server does not have this call, or does not let us use it; no prompt is at fault."""
+
+
 class ServerUnavailable(UpstreamError):
     """The server cannot be reached, or is overloaded: a later attempt may succeed."""
 
@@ -106,7 +110,8 @@ class SglangClient:
     ) -> Answer:
         """The server's answer to one prompt.
 
-        Raises PromptRefused, ServerUnavailable, UpstreamTimeout, WrongModelError, UpstreamError.
+        Raises PromptRefused, CallRefused, ServerUnavailable, UpstreamTimeout, WrongModelError,
+        UpstreamError.
         """
         body = {
             "input_ids": list(prompt_ids),
@@ -159,7 +164,7 @@ class SglangClient:
         for path in _INFO_PATHS:
             try:
                 tree = await self._call("GET", path, timeout=self._check_timeout)
-            except PromptRefused as error:  # this server does not know this path
+            except CallRefused as error:  # this server does not know this path
                 refusal = error
                 continue
             if isinstance(tree, dict):
@@ -195,8 +200,10 @@ class SglangClient:
         detail = f"{where} answers {status}: {answer.text[:_EXCERPT_CHARACTERS].strip()}"
         if status in (429, 502, 503, 504):
             raise ServerUnavailable(detail)
-        if 400 <= status < 500:
+        if status in (400, 413, 422):
             raise PromptRefused(detail)
+        if status < 500:
+            raise CallRefused(detail)
         raise UpstreamError(detail)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from services.data.prompts import PromptRow
 from services.generation import SamplingParameters, prompt_seed
-from services.sglang import PromptRefused, SglangPool
+from services.sglang import CallRefused, PromptRefused, SglangPool
 from shared.errors import DataError, UpstreamError, WrongModelError
 from workers.generator.rendering import Renderer
 from workers.generator.store import CompletionStore, Generated
@@ -44,6 +44,7 @@ class ServedGeneration:
         self._sampling = sampling
         self._results: asyncio.Queue[Generated | None] = asyncio.Queue(2 * _MAX_GROUP)
         self._num_failures_in_a_row = 0
+        self._has_succeeded = False
 
     async def run(self) -> bool:
         """Generate what is missing; False when draining came first."""
@@ -89,14 +90,14 @@ class ServedGeneration:
                 return
             try:
                 item = await self._generate(row)
-            except (DataError, PromptRefused) as error:
+            except DataError as error:
                 await self._store.fail(row, error, final=True)
-            except WrongModelError:
+            except (WrongModelError, CallRefused):
                 raise
             except UpstreamError as error:
                 await self._count_failure(row, error)
             else:
-                self._num_failures_in_a_row = 0
+                self._num_failures_in_a_row, self._has_succeeded = 0, True
                 await self._results.put(item)
 
     async def _generate(self, row: PromptRow) -> Generated:
@@ -113,10 +114,14 @@ class ServedGeneration:
         )
 
     async def _count_failure(self, row: PromptRow, error: UpstreamError) -> None:
+        is_refused = isinstance(error, PromptRefused)
         self._num_failures_in_a_row += 1
-        if self._num_failures_in_a_row >= min(_FAILURES_IN_A_ROW, self._store.num_prompts):
+        # A server that has answered may well refuse some prompts; one that never did is at fault.
+        is_servers_fault = not (is_refused and self._has_succeeded)
+        limit = min(_FAILURES_IN_A_ROW, self._store.num_prompts)
+        if is_servers_fault and self._num_failures_in_a_row >= limit:
             raise error
-        final = self._store.num_attempts(row) + 1 >= _MAX_ATTEMPTS
+        final = is_refused or self._store.num_attempts(row) + 1 >= _MAX_ATTEMPTS
         await self._store.fail(row, error, final=final)
 
     async def _append(self) -> None:

@@ -1,0 +1,296 @@
+"""The SGLang client against server processes that speak the native interface, also badly."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.data.tokenizer import TargetTokenizer
+from services.embedded_engine import EmbeddedEngine
+from services.generation import SamplingParameters
+from services.sglang import CallRefused, PromptRefused, SglangClient, SglangLauncher, SglangPool
+from services.sglang.client import same_model
+from services.sglang.launch import free_port
+from shared.config.sampling import SglangSection
+from shared.errors import EnvironmentFault, UpstreamError, UpstreamTimeout, WrongModelError
+from shared.states import Role, WorkerState
+from shared.tiny_target import model_folder
+from tests.helpers.mesh_contexts import Workplace, tiny_config
+from workers.generator import worker as generator_worker
+from workers.generator.books import FailureBook
+from workers.generator.log import CompletionLog
+
+FOLDER = model_folder()
+SECTION = SglangSection(request_timeout_s=20, connect_timeout_s=5, max_retries=2)
+REPOSITORY = Path(__file__).parents[3]
+
+
+@contextlib.contextmanager
+def peer(*options):
+    """A server process; its address."""
+    command = [sys.executable, "-m", "tests.helpers.sglang_peer", "--model-path", str(FOLDER)]
+    with subprocess.Popen(
+        [*command, "--port", "0", *options], stdout=subprocess.PIPE, cwd=REPOSITORY
+    ) as process:
+        try:
+            port = process.stdout.readline().split()[1].decode()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def good():
+    with peer() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def prompt():
+    tokenizer = TargetTokenizer.load(FOLDER)
+    ids = tokenizer.render([{"role": "user", "content": "What is 12 + 7?"}], thinking=True)
+    return ids, SamplingParameters(200, 0.0, 1.0, tokenizer.eos_ids)
+
+
+async def test_ids_go_in_and_the_servers_own_ids_come_out(good, prompt):
+    ids, sampling = prompt
+    expected = EmbeddedEngine.load(FOLDER, dtype="float32", device="cpu", num_threads=1).generate(
+        [ids], [1], sampling
+    )
+    async with SglangClient(good, SECTION) as client:
+        await client.check(FOLDER)
+        assert await client.healthy()
+        assert await client.generate(ids, 1, sampling) == expected[0]
+    assert expected[0].finish_reason == "stop" and expected[0].output_ids[-1] in sampling.eos_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (("--fault", "get-404"), UpstreamError, r"answers 404.*no SGLang server at .*sglang\.urls"),
+        (("--fault", "get-500"), UpstreamError, "answers 500"),
+        (("--served-as", "/models/Other-7B"), WrongModelError, "serves '/models/Other-7B'.*tiny"),
+    ],
+)
+async def test_a_server_that_is_not_the_right_one(options, error, message):
+    with peer(*options) as url:
+        async with SglangClient(url, SECTION) as client:
+            with pytest.raises(error, match=message):
+                await client.check(FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("400", PromptRefused, "answers 400"),
+        ("404", CallRefused, "answers 404"),
+        ("500", UpstreamError, "answers 500.*made to answer 500"),
+        ("disconnect", UpstreamError, "cannot be reached"),
+        ("hang", UpstreamTimeout, "did not answer in time"),
+        ("no-ids", UpstreamError, "without output_ids"),
+        ("other-ids", WrongModelError, "runs another model"),
+    ],
+)
+async def test_failed_requests_say_what_happened(fault, error, message, prompt):
+    timeout_s = 2.0 if fault == "hang" else 30.0  # the others may load the model first
+    section = SECTION.model_copy(update={"request_timeout_s": timeout_s, "max_retries": 1})
+    with peer("--fault", fault) as url:
+        async with SglangPool([url], section) as pool:
+            await pool.check(FOLDER)
+            with pytest.raises(error, match=message) as caught:
+                await pool.generate(prompt[0], 1, prompt[1])
+    assert url in str(caught.value)
+
+
+async def test_a_hanging_server_is_noticed_when_it_is_checked():
+    section = SECTION.model_copy(update={"request_timeout_s": 1.0})
+    with peer("--fault", "get-hang") as url:
+        async with SglangClient(url, section) as client:
+            with pytest.raises(UpstreamTimeout, match="did not answer in time"):
+                await client.check(FOLDER)
+
+
+async def test_a_refused_connection_and_a_bad_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    async with SglangClient(url, SECTION) as client:
+        assert not await client.healthy()
+        with pytest.raises(UpstreamError, match="cannot be reached"):
+            await client.check(FOLDER)
+    async with SglangClient("ftp://example", SECTION) as client:
+        with pytest.raises(UpstreamError, match=r"not a usable address|cannot be reached"):
+            await client.check(FOLDER)
+
+
+async def test_a_failure_that_passes_is_tried_again(prompt):
+    with peer("--fault", "first-500") as url:
+        async with SglangPool([url], SECTION) as pool:
+            assert (await pool.generate(prompt[0], 1, prompt[1])).output_ids
+
+
+async def test_requests_go_to_servers_that_answer(good, prompt):
+    with peer("--fault", "disconnect") as broken:
+        async with SglangPool([broken, good], SECTION) as pool:
+            answers = [await pool.generate(prompt[0], 1, prompt[1]) for _ in range(4)]
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_models_are_compared_by_path_and_by_name(tmp_path):
+    folder = tmp_path / "Qwen3-8B"
+    folder.mkdir()
+    assert same_model(str(folder), folder)
+    assert same_model("Qwen/Qwen3-8B", folder) and same_model("/models/qwen3-8b/", folder)
+    snapshot = "/cache/models--Qwen--Qwen3-8B/snapshots/abc123"
+    assert same_model(snapshot, folder)
+    assert not same_model("Qwen/Qwen3-4B", folder) and not same_model("/", folder)
+
+
+def served_config(url, **overrides):
+    options = {
+        "generator.engine": "sglang",
+        "generator.sglang.urls": [url],
+        "generator.sglang.max_retries": 0,
+        "generator.concurrency": 4,
+        "data.num_prompts": 12,
+    }
+    return tiny_config({**options, **overrides})
+
+
+async def run_generator(place):
+    context = place.context(Role.GENERATOR)
+    task = asyncio.create_task(generator_worker.main(context))
+    try:
+        await place.until(lambda: context.state is WorkerState.FINISHED or task.done())
+    finally:
+        context.drain()
+        await asyncio.wait([task])
+    return context, task
+
+
+def first_error(task):
+    error = task.exception()
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def test_a_run_generated_by_a_server(tmp_path, good):
+    place = Workplace(tmp_path, served_config(good))
+    context, task = await run_generator(place)
+    assert task.exception() is None
+    log = CompletionLog(context.folder, 10).read(0, 100)
+    assert sorted(one.prompt_index for one in log) == sorted(x.prompt_index for x in log)
+    assert (
+        len({one.prompt_index for one in log}) == len(log) == context.progress["completions_total"]
+    )
+    assert all(one.sampling["engine"] == "sglang" and one.text for one in log)
+    again, task = await run_generator(place)  # nothing is left to do, no server is needed
+    assert task.exception() is None and again.progress["completions_done"] == len(log)
+
+
+async def test_prompts_that_the_server_refuses_are_kept_apart(tmp_path):
+    with peer("--fault", "refuse-some") as url:
+        place = Workplace(tmp_path, served_config(url))
+        context, task = await run_generator(place)
+    assert task.exception() is None
+    failures = FailureBook(context.folder).latest.values()
+    assert len(failures) == context.progress["completions_failed"] == 2
+    assert all(one.final and "answers 400" in one.cause for one in failures)
+    done = CompletionLog(context.folder, 10).done
+    assert len(done) == context.progress["completions_total"] - 2
+    assert done.isdisjoint(one.prompt_index for one in failures)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("500", UpstreamError),
+        ("hang", UpstreamTimeout),
+        ("400", PromptRefused),
+        ("404", CallRefused),
+    ],
+)
+async def test_a_server_that_fails_every_prompt_ends_the_worker(tmp_path, fault, error):
+    with peer("--fault", fault) as url:
+        config = served_config(url, **{"generator.sglang.request_timeout_s": 1.0})
+        _, task = await run_generator(Workplace(tmp_path, config))
+    assert type(first_error(task)) is error
+
+
+async def test_a_server_with_another_model_ends_the_worker(tmp_path):
+    with peer("--served-as", "Other-7B") as url:
+        _, task = await run_generator(Workplace(tmp_path, served_config(url)))
+    error = first_error(task)
+    assert isinstance(error, WrongModelError) and "Other-7B" in str(error)
+
+
+@pytest.fixture
+def interpreter(tmp_path):
+    """Stands where the Python of an sglang environment would: `-m sglang.launch_server` runs the
+    peer of these tests."""
+    path = tmp_path / "python"
+    path.write_text(
+        f"#!/bin/sh\nshift 2\ncd {REPOSITORY} && PYTHONPATH={REPOSITORY} "
+        f'exec {sys.executable} -m tests.helpers.sglang_peer "$@"\n'
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+async def test_a_server_of_the_run_is_started_and_stopped(tmp_path, interpreter, prompt):
+    section = SglangSection(python=str(interpreter), startup_s=50)
+    log = tmp_path / "logs" / "sglang-0.log"
+    async with SglangLauncher(section, FOLDER, log) as launcher:
+        async with SglangPool([launcher.url], section) as pool:
+            await pool.check(FOLDER)
+            assert (await pool.generate(prompt[0], 1, prompt[1])).output_ids
+        port = int(launcher.url.rpartition(":")[2])
+    assert "ready" in log.read_text()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+async def test_a_server_that_does_not_start_says_why(tmp_path, interpreter):
+    section = SglangSection(python=str(interpreter), args=["--fault", "startup"], startup_s=50)
+    with pytest.raises(UpstreamError, match=r"status 1(.|\n)*CUDA out of memory"):
+        async with SglangLauncher(section, FOLDER, tmp_path / "sglang.log"):
+            pass
+    section = SglangSection(python=str(interpreter), args=["--fault", "get-500"], startup_s=3)
+    with pytest.raises(UpstreamTimeout, match=r"generator\.sglang\.startup_s"):
+        async with SglangLauncher(section, FOLDER, tmp_path / "sglang.log"):
+            pass
+    section = SglangSection(python=str(tmp_path / "none"))
+    with pytest.raises(EnvironmentFault, match=r"generator\.sglang\.python"):
+        async with SglangLauncher(section, FOLDER, tmp_path / "sglang.log"):
+            pass
+
+
+def test_a_server_does_not_outlive_a_killed_generator():
+    """The keeper's parent is killed; the command, which ignores nothing, goes with it."""
+    code = (
+        "import subprocess, sys, time; "
+        "keeper = subprocess.Popen([sys.executable, '-m', 'services.sglang.keeper', "
+        "sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
+        "time.sleep(600)'], stdin=subprocess.PIPE); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=REPOSITORY
+    ) as parent:
+        command = psutil.Process(int(parent.stdout.readline()))
+        os.kill(parent.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs([command], timeout=20)
+        assert not alive
+
+
+def test_a_free_port_is_free():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", free_port()))
