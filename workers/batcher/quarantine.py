@@ -27,7 +27,10 @@ class Quarantine:
         for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
             if path.name == "bad_rows.jsonl":  # rows of the prompts file; the generator's
                 continue
-            size = self.sizes.get(path.stem, 0)
+            size = self.sizes.get(path.stem)
+            if size is None:
+                path.unlink()
+                continue
             with disk_faults(path), path.open("r+b") as file:
                 file.truncate(size)
                 sync_file(file)
