@@ -104,8 +104,8 @@ class DispatchDesk:
             padded_length=planned.padded_length,
         )
         frames = [
-            Frame("input_ids", "int64", input_ids.shape, memoryview(input_ids)),
-            Frame("loss_mask", "uint8", loss_mask.shape, memoryview(loss_mask)),
+            Frame("input_ids", "int64", input_ids.shape, input_ids.data),
+            Frame("loss_mask", "uint8", loss_mask.shape, loss_mask.data),
         ]
         return payload, frames
 

@@ -91,7 +91,7 @@ def test_a_long_sample_is_cut_and_its_mask_with_it():
     assert only_prompt.input_ids == [11, 12, 13] and only_prompt.loss_mask == [0, 0, 0]
 
 
-@pytest.mark.parametrize("stop", range(24))
+@pytest.mark.parametrize("stop", [0, 1, 4, 5, 9, 13, 19, 23])
 def test_a_restart_after_any_completion_gives_the_same_files(tmp_path, finished, stop):
     root = tmp_path / "disturbed"
     take_all(make(root), LOG[:stop])  # what was pending in memory is lost
