@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlmodel import Session
+from sqlalchemy import bindparam, select
+from sqlmodel import Session, col
 
 from control_plane.controller.facts import Effects, apply_facts
 from control_plane.controller.slots import may_register
@@ -27,6 +28,28 @@ from shared.errors import ConflictError
 from shared.states import ACTIVE_STATES, DesiredState, Role, RunState, WorkerState
 
 _GONE = (WorkerState.EXITED.value, WorkerState.FAILED.value)
+# Statements of every heartbeat, made once: making one costs more than running it.
+_PEERS = (
+    select(
+        col(Worker.id),
+        col(Worker.role),
+        col(Worker.rank),
+        col(Worker.incarnation),
+        col(Worker.host),
+        col(Worker.endpoints),
+    )
+    .where(
+        col(Worker.run_id) == bindparam("own_run"),
+        col(Worker.id) != bindparam("own_id"),
+        col(Worker.job_id).is_(None),
+        col(Worker.ended_at).is_(None),
+        col(Worker.registered_at).is_not(None),
+        col(Worker.state).not_in(_GONE),
+    )
+    .order_by(col(Worker.role), col(Worker.rank))
+)
+_PEERS_OF_FORWARD = _PEERS.where(col(Worker.role) != Role.TARGET_FORWARD.value)
+_OVERRIDES = select(col(Run.overrides)).where(col(Run.id) == bindparam("own_run"))
 
 
 @dataclass(frozen=True)
@@ -46,17 +69,11 @@ def register(session: Session, registration: WorkerRegistration, *, now: float) 
     ended, ConflictError when nobody waits for such a worker.
     """
     run = runs.get(session, registration.run_id)
-    is_known = any(
-        (w.role, w.rank, w.incarnation)
-        == (registration.role.value, registration.rank, registration.incarnation)
-        for w in workers.list_for_run(session, run.id)
-    )
+    is_known = workers.find_incarnation(session, registration) is not None
     if not is_known:
         _check_wanted(run, registration)
     worker = workers.register(session, registration, now=now)
-    return Registered(
-        worker, run, _job(session, worker.job_id), peers_of(session, run.id, worker.id)
-    )
+    return Registered(worker, run, _job(session, worker.job_id), peers_of(session, worker))
 
 
 def heartbeat(
@@ -69,12 +86,12 @@ def heartbeat(
     effects = apply_facts(session, worker, beat.events, now=now)
     if worker.state != state or worker.endpoints != endpoints:
         effects.wake = True
-    run = runs.get(session, worker.run_id)
+    overrides = session.execute(_OVERRIDES, {"own_run": worker.run_id}).scalar_one()
     answer = HeartbeatAnswer(
         desired=DesiredState(worker.desired),
-        peers=peers_of(session, worker.run_id, worker.id),
+        peers=peers_of(session, worker),
         acked_events=worker.acked_events,
-        overrides=run.overrides,
+        overrides=overrides,
     )
     return worker, answer, effects
 
@@ -102,23 +119,23 @@ def leave(session: Session, worker_id: str, reason: str, *, now: float) -> Worke
     return worker
 
 
-def peers_of(session: Session, run_id: str, worker_id: str) -> list[Peer]:
-    """Everybody else of the run, in a fixed order."""
-    live = workers.list_for_run(session, run_id, live_only=True)
+def peers_of(session: Session, worker: Worker) -> list[Peer]:
+    """Everybody else of the run that `worker` may have links with, in a fixed order.
+
+    target_forward workers have none with each other, and there may be many of them.
+    """
+    query = _PEERS_OF_FORWARD if worker.role == Role.TARGET_FORWARD.value else _PEERS
+    rows = session.execute(query, {"own_run": worker.run_id, "own_id": worker.id})
     return [
         Peer(
-            worker_id=w.id,
-            role=Role(w.role),
-            rank=w.rank,
-            incarnation=w.incarnation,
-            host=w.host,
-            endpoints=w.endpoints,
+            worker_id=worker_id,
+            role=Role(role),
+            rank=rank,
+            incarnation=incarnation,
+            host=host,
+            endpoints=endpoints,
         )
-        for w in sorted(live, key=lambda w: (w.role, w.rank))
-        if w.registered_at is not None
-        and w.job_id is None
-        and w.id != worker_id
-        and w.state not in _GONE
+        for worker_id, role, rank, incarnation, host, endpoints in rows
     ]
 
 

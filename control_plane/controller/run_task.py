@@ -39,7 +39,7 @@ from shared.errors import ConflictError, EnvironmentFault, NotFoundError
 from shared.states import ACTIVE_STATES, RunEvent, RunState
 
 logger = logging.getLogger(__name__)
-MAX_TICK_S = 0.5
+MAX_TICK_S = 1.0
 MIN_TICK_S = 0.05
 
 

@@ -70,14 +70,7 @@ def register(session: Session, registration: WorkerRegistration, *, now: float) 
     ended or a newer one of its slot was launched.
     """
     runs.get(session, registration.run_id)
-    worker = session.exec(
-        select(Worker).where(
-            Worker.run_id == registration.run_id,
-            Worker.role == registration.role.value,
-            Worker.rank == registration.rank,
-            Worker.incarnation == registration.incarnation,
-        )
-    ).first()
+    worker = find_incarnation(session, registration)
     if worker is None:
         worker = add_launch(
             session,
@@ -100,6 +93,18 @@ def register(session: Session, registration: WorkerRegistration, *, now: float) 
     session.add(worker)
     session.flush()
     return worker
+
+
+def find_incarnation(session: Session, registration: WorkerRegistration) -> Worker | None:
+    """The row of the registering incarnation, if it was launched here or registered before."""
+    return session.exec(
+        select(Worker).where(
+            Worker.run_id == registration.run_id,
+            Worker.role == registration.role.value,
+            Worker.rank == registration.rank,
+            Worker.incarnation == registration.incarnation,
+        )
+    ).first()
 
 
 def heartbeat(session: Session, worker_id: str, beat: Heartbeat, *, now: float) -> Worker:

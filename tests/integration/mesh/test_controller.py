@@ -314,11 +314,14 @@ async def test_delete_removes_only_files_that_an_export_holds(mesh: Mesh, tmp_pa
     await mesh.database.write(exports.record_progress, done, now=1.0)
     await mesh.controller.act(run_id, RunAction.STOP, "now")
 
-    async def gone() -> bool:
-        return not await mesh.live(run_id)
+    async def deleted() -> bool:
+        try:
+            await mesh.controller.delete_run(run_id, files=True)
+        except ConflictError:  # workers are still ending
+            return False
+        return True
 
-    await mesh.until(gone)
-    await mesh.controller.delete_run(run_id, files=True)
+    await mesh.until(deleted)
     left = sorted(p.name for p in (root / "dataset").iterdir())
     assert left == ["alone.txt", "changed.txt", "lost.txt"]
     with pytest.raises(NotFoundError):
