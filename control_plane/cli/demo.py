@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -53,6 +54,7 @@ def demo(folder: Path, port: int, overrides: tuple[str, ...], keep: bool, json_:
     """Run the whole job on this machine's CPU: about two minutes."""
     started = time.monotonic()
     folder = folder.resolve()
+    signal.signal(signal.SIGTERM, _interrupt)
     prepare_folder(folder)
     port = choose_port(port)
     process = start_control_plane(folder, port)
@@ -85,6 +87,11 @@ def demo(folder: Path, port: int, overrides: tuple[str, ...], keep: bool, json_:
     finally:
         api.close()
         stop_control_plane(process)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """SIGTERM ends the demo as Ctrl-C does, so that the control plane is stopped too."""
+    raise KeyboardInterrupt
 
 
 class Peaks:
