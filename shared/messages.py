@@ -71,8 +71,9 @@ class MicroBatch(msgspec.Struct, frozen=True, tag="micro_batch"):
     """Samples that one target forward and one trainer micro-step take together.
 
     Frames: `input_ids` int64 [num_tokens], `loss_mask` uint8 [num_tokens]; the samples lie one
-    after the other with the given lengths, padding stripped. `step`, `epoch` and the rest are
-    pure functions of the plan, so any worker may handle the message any number of times.
+    after the other with the given lengths, padding stripped. `step` (counted from 0 over the
+    run), `epoch` and the rest are pure functions of the plan, so any worker may handle the
+    message any number of times.
     """
 
     run_id: str

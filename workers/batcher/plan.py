@@ -53,7 +53,7 @@ class PlannedMicroBatch:
 
     micro_batch_id: int
     epoch: int
-    step: int  # from 1
+    step: int  # counted from 0 over the whole run
     index_in_step: int
     num_in_step: int
     steps_total: int
@@ -161,7 +161,7 @@ class BatchPlan:
         return PlannedMicroBatch(
             micro_batch_id=micro_batch_id,
             epoch=epoch,
-            step=steps_before + step + 1,
+            step=steps_before + step,
             index_in_step=index,
             num_in_step=min(per_step, in_epoch - step * per_step) if self.complete else per_step,
             steps_total=self.steps_total(epoch),

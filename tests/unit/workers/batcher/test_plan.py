@@ -58,7 +58,7 @@ def test_every_sample_once_an_epoch_and_steps_count_up(rules, segments):
         if rules.max_steps is None:
             assert set(seen) == set(range(len(lengths)))
     steps = Counter((item.epoch, item.step) for item in items)
-    assert [step for _, step in sorted(steps)] == list(range(1, len(steps) + 1))
+    assert [step for _, step in sorted(steps)] == list(range(len(steps)))
     for item in items:
         assert item.lengths == tuple(lengths[one] for one in item.sample_ids)
         assert max(item.lengths) <= item.padded_length < max(item.lengths) + 16
@@ -69,7 +69,7 @@ def test_every_sample_once_an_epoch_and_steps_count_up(rules, segments):
         by_step.setdefault(item.step, []).append(item.index_in_step)
     assert all(found == list(range(len(found))) for found in by_step.values())
     if rules.max_steps is not None:
-        assert len(steps) == min(rules.max_steps, max(x.step for x in _all(uncut)))
+        assert len(steps) == min(rules.max_steps, max(x.step for x in _all(uncut)) + 1)
 
 
 def _all(plan):
@@ -123,7 +123,7 @@ def test_steps_total_is_the_forecast_first_and_exact_later():
     assert {item.steps_total for item in items if item.epoch == 0} == {8}
     # 11 in truth: 3 + 1 -> 2 steps; 4 -> 2 steps
     assert {item.steps_total for item in items if item.epoch == 1} == {4}
-    assert items[-1].step == 4
+    assert items[-1].step == 3
 
 
 def test_order_depends_on_seed_and_epoch_and_is_pinned():
@@ -146,4 +146,4 @@ def test_an_empty_data_set_has_no_micro_batches():
 def test_a_data_set_known_as_a_whole_has_exact_steps_from_the_start():
     plan = plan_of(with_rules(expected_samples=None), [[5] * 8, [], [5] * 3])
     items = _all(plan)
-    assert {item.steps_total for item in items} == {4} and items[-1].step == 4
+    assert {item.steps_total for item in items} == {4} and items[-1].step == 3
