@@ -56,6 +56,7 @@ def create_app(settings: Settings, launcher: Launcher) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
     modules = (
         system,

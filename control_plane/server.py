@@ -48,7 +48,7 @@ def serve(settings: Settings) -> int:
     # Tried first, for a message that names the real obstacle; the app takes the lock itself.
     with FolderLock(settings.folder.lock):
         pass
-    with _listen(settings.host, settings.port) as sock:
+    with listen(settings.host, settings.port) as sock:
         settings = replace(settings, port=sock.getsockname()[1])
         launcher = LocalLauncher(url=settings.url, token=settings.token)
         return asyncio.run(_run(create_app(settings, launcher), settings, sock))
@@ -117,11 +117,21 @@ def _signals(asked: asyncio.Event, insisted: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A listening socket; EnvironmentFault says why there can be none."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=512)
+        # With the protocol named: asyncio sets TCP_NODELAY on such sockets only, and without it
+        # every answer waits 40 ms for the caller's delayed acknowledgement.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(512)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
     except socket.gaierror as error:
         raise EnvironmentFault(f"--host {host!r} is not an address: {error.strerror}") from error
     except (OSError, OverflowError) as error:

@@ -32,6 +32,24 @@ _DESCRIPTIONS = {
     507: "The disk is full",
 }
 _SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
+# What a created thing can be used with: (path, status) -> parameter, where from, operations.
+_LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
+    ("/v1/runs", "202"): (
+        "run_id",
+        "$response.body#/id",
+        ("get_run", "get_metrics", "stop_run", "start_export", "delete_run"),
+    ),
+    ("/v1/runs/{run_id}/exports", "202"): (
+        "export_id",
+        "$response.body#/id",
+        ("get_export", "get_archive", "verify_export", "cancel_export"),
+    ),
+    ("/v1/workers", "201"): (
+        "worker_id",
+        "$response.body#/worker_id",
+        ("heartbeat", "leave"),
+    ),
+}
 
 
 def problems(*statuses: int) -> dict[str, Any]:
@@ -72,7 +90,21 @@ def _document(app: FastAPI, version: str) -> dict[str, Any]:
     for path, methods in tree["paths"].items():
         for method, operation in methods.items():
             _complete(path, method, operation)
+    for (path, status), (parameter, expression, operation_ids) in _LINKS.items():
+        tree["paths"][path]["post"]["responses"][status]["links"] = {
+            name: {"operationId": name, "parameters": {parameter: expression}}
+            for name in operation_ids
+        }
     return tree
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is given or left out; there is no way to send null in a query or a header."""
+    kinds = [kind for kind in schema.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**kinds[0], **rest}
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
@@ -85,8 +117,12 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             statuses |= {401}
             operation["security"] = _SECURITY
     parameters = operation.setdefault("parameters", [])
+    for parameter in parameters:
+        parameter["schema"] = _without_null(parameter["schema"])
     if parameters:
         statuses |= {422}
+    if any(parameter["name"] == "cursor" for parameter in parameters):
+        statuses |= {400}
     if method in ("post", "put", "delete"):
         statuses |= {400, 413, 415}
     if method == "post" and path != SESSION_PATH:

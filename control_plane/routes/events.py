@@ -29,7 +29,17 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 KEEP_ALIVE_S = 5.0
 RECENT_LOG_LINES = 100
 REPLAY_LIMIT = 5000
-_MAX_ID = 2**63 - 1
+_MAX_ID = 10**18 - 1
+_EVENT_SCHEMA = {
+    "description": "One event of the stream",
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "description": "JSON"},
+        "id": {"type": "string", "description": "Of stored events only"},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class _Opening:
     responses={
         200: {
             "description": "A stream of events; ids resume it by Last-Event-ID",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": _EVENT_SCHEMA}},
         }
     },
     openapi_extra=problems(404),
@@ -55,12 +65,12 @@ class _Opening:
 async def stream_events(
     run_id: str,
     mesh: Mesh,
-    last_event_id: Annotated[int | None, Header(ge=0, le=_MAX_ID)] = None,
+    last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,18}$")] = None,
     since: Annotated[
         int | None, Query(ge=0, le=_MAX_ID, description="As Last-Event-ID, for a first connection")
     ] = None,
 ) -> StreamingResponse:
-    after = last_event_id if last_event_id is not None else since
+    after = int(last_event_id) if last_event_id is not None else since
     await mesh.database.read(runs.get, run_id)  # 404 while an answer can still be chosen
     return StreamingResponse(
         _stream(mesh, run_id, after),

@@ -126,12 +126,12 @@ async def test_request_ids_are_echoed_when_plain(plane: Plane) -> None:
 async def test_an_error_inside_is_a_problem_and_tells_nothing(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: object, **__: object) -> None:
+    def broken(_: object) -> None:
         raise RuntimeError("the secret detail")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(plane.mesh.database, "read", broken)
-        response = await plane.client.get("/v1/runs", headers={"X-Request-ID": "find-me"})
+    await plane.start_run()
+    monkeypatch.setattr("control_plane.routes.runs.run_view", broken)
+    response = await plane.client.get("/v1/runs", headers={"X-Request-ID": "find-me"})
     problem = assert_problem(response, 500, "internal")
     assert "find-me" in problem["detail"] and "secret" not in response.text
 
