@@ -12,7 +12,7 @@ from services.data.source import load_split
 from services.links import LinkLimits
 from shared.api.events import GateReport, SegmentSealed
 from shared.messages import Completion, MicroBatch, TrainerPosition
-from shared.states import Role, WorkerState
+from shared.states import DesiredState, Role, WorkerState
 from tests.helpers.mesh_contexts import Workplace, events, kill, tiny_config
 from workers.batcher import worker as batcher_worker
 from workers.generator import worker as generator_worker
@@ -222,7 +222,7 @@ async def test_training_from_the_shards_of_an_earlier_run(tmp_path, undisturbed)
         i: x.sample_ids for i, x in expected.items()
     }
     assert {x.steps_total for x in peers.applied.values()} == {
-        max(x.step for x in expected.values())
+        max(x.step for x in expected.values()) + 1
     }
 
 
@@ -275,3 +275,18 @@ async def test_empty_thoughts_block_before_any_target_forward_and_a_person_may_g
     assert read_dataset(tmp_path / "dataset").num_samples == 4
     lines = (tmp_path / "quarantine" / "thinking_missing.jsonl").read_text().splitlines()
     assert [json.loads(line)["seq"] for line in lines] == [s for s in range(24) if s % 6]
+
+
+async def test_pause_holds_after_the_group_and_draining_ends_after_it(tmp_path):
+    place = Workplace(tmp_path, tiny_config({"generator.max_new_tokens": 24}))
+    context, task = start(place, Role.GENERATOR)
+    context.take_answer(DesiredState.PAUSE, [], [])
+    await place.until(lambda: context.state is WorkerState.PAUSED)
+    assert context.progress["completions_done"] == 0
+    context.take_answer(DesiredState.RUN, [], [])
+    await place.until(lambda: context.progress["completions_done"] >= 8)
+    await drain((context, task))
+    done = CompletionLog(context.folder, 10).next_seq
+    progress = json.loads((tmp_path / "completions" / "progress.json").read_text())
+    assert done % 8 == 0 and progress["completions_done"] == done
+    assert progress["finished"] == (done == 24)
