@@ -87,7 +87,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def objects(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        """Objects whose key is below the folder `prefix` ('' for all), in key order."""
+        """Objects whose key is below the folder `prefix` ('' for all), each once, in any order."""
 
     @abstractmethod
     async def head(self, key: str) -> ObjectInfo | None:

@@ -164,11 +164,10 @@ def _open_regular(path: Path) -> int:
 
 
 def _walk(folder: Path, root: Path) -> Iterator[ObjectInfo]:
-    """Regular files below `folder`, in key order, without following links."""
+    """Regular files below `folder`, without following links."""
     try:
         with disk_faults(folder), os.scandir(folder) as entries:
-            # A folder sorts as its name with a slash, which is how its keys compare.
-            found = sorted(entries, key=lambda e: e.name + "/" * e.is_dir(follow_symlinks=False))
+            found = sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:

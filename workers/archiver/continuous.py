@@ -261,9 +261,9 @@ async def archive_until(
 ) -> None:
     """Passes until `ended`, then a last one with everything; `wake` brings the next one forward."""
     while not ended.is_set():
+        wake.clear()  # before the pass, so that what is announced during it counts
         await archive.run_pass()
         after_pass(archive.state)
-        wake.clear()
         await _first_of(ended, wake, SCAN_S)
     await archive.run_pass(everything=True)
     after_pass(archive.state)

@@ -10,6 +10,7 @@ next job. Nothing here writes to a file of the run.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -68,6 +69,10 @@ class Staging:
                 num_bytes, sha256 = self._take_copy(file, target)
         except FileNotFoundError as error:
             raise FileGone(str(file.path)) from error
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise FileGone(f"{file.path}, now a symbolic link,") from error
         return StagedFile(target, file.key, file.part, num_bytes, sha256)
 
     def drop(self, file: StagedFile) -> None:
