@@ -11,7 +11,6 @@ whichever end ends it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import zmq
 import zmq.asyncio
@@ -108,6 +107,7 @@ class _Connection:
     async def open(self, security: LinkSecurity | None, plane: Plane) -> Channel:
         if security is not None:
             security.secure_dialer(self._socket)
+        self._socket.set(zmq.IPV6, int("[" in self._endpoint))
         try:
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
@@ -133,19 +133,14 @@ class _Connection:
         try:
             await run_until(self._stop, [self._read, self._watch, self._beat])
         finally:
-            # Frames queued for a peer that is gone would only hold up the end of the context.
-            orderly = self._channel is not None and not self._lost
-            self._welcomed.cancel()
+            self._fail("this end has stopped")
             if self._channel is not None:
-                self._channel.shut(f"link {self._name!r}: this end has stopped")
+                self._channel.shut(f"link {self._name!r}: this end has stopped", tell_peer=True)
             self._monitor.close(linger=0)
             self._socket.disable_monitor()
-            self._socket.close(linger=None if orderly else 0)
+            # Frames queued for a peer that is gone would only hold up the end of the context.
+            self._socket.close(linger=None if self._connected else 0)
             await end_context(self._context)
-
-    @property
-    def _lost(self) -> bool:
-        return not self._connected
 
     async def _read(self) -> None:
         while True:
@@ -184,6 +179,7 @@ class _Connection:
     def _fail(self, problem: str) -> None:
         if not self._welcomed.done():
             self._welcomed.set_exception(LinkError(f"link {self._name!r}: {problem}"))
+            self._welcomed.exception()  # seen, even if the dial was given up meanwhile
 
     async def _watch(self) -> None:
         while True:
@@ -202,8 +198,4 @@ class _Connection:
                     self._channel.shut(f"link {self._name!r} lost its connection to {peer}")
 
     async def _beat(self) -> None:
-        def channels() -> list[Channel]:
-            return [self._channel] if self._channel is not None else []
-
-        with contextlib.suppress(asyncio.CancelledError):
-            await keep_alive(channels, self._timeouts)
+        await keep_alive(lambda: [self._channel] if self._channel else [], self._timeouts)

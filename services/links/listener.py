@@ -16,6 +16,7 @@ import ipaddress
 import logging
 import socket as network
 from collections import deque
+from dataclasses import replace
 from typing import Literal
 
 import zmq
@@ -34,7 +35,7 @@ from services.links.identity import (
 )
 from services.links.security import Doorkeeper, LinkSecurity
 from services.links.sockets import end_context, open_socket, post, run_until
-from services.links.stats import Direction, LinkStats, add_up
+from services.links.stats import Direction, LinkStats, Meter, add_up
 from services.links.wire import Part, ProtocolError
 from shared.errors import ChannelClosed, EnvironmentFault
 
@@ -63,6 +64,7 @@ class Listener:
         self._rotation: deque[Channel] = deque()  # live channels, and ended ones not yet emptied
         self._unaccepted: deque[Channel] = deque()
         self._changed = asyncio.Event()
+        self._waiting = Meter()
         self._turn = asyncio.Lock()
         self._stop = asyncio.Event()
         self._context = zmq.asyncio.Context()
@@ -93,7 +95,7 @@ class Listener:
         require_plane(plane)
         listener = cls(name, identity, limits, plane, timeouts or LinkTimeouts())
         try:
-            listener._open(host, security)
+            listener._open(await _address(host), security)
         except BaseException:
             listener._close_sockets()
             await end_context(listener._context)
@@ -129,11 +131,15 @@ class Listener:
                         self._rotation.append(channel)
                     if channel.has_arrivals:
                         return await channel.receive()
-                await self._change()
+                with self._waiting:
+                    await self._change()
 
     def stats(self, direction: Direction = "received") -> LinkStats:
-        """The sum over the channels that are open."""
-        return add_up(channel.stats(direction) for channel in self.channels)
+        """The sum over the channels that are open; `wait_s` includes that of `receive` here."""
+        total = add_up(channel.stats(direction) for channel in self.channels)
+        if direction == "sent":
+            return total
+        return replace(total, wait_s=total.wait_s + self._waiting.wait_s)
 
     async def close(self) -> None:
         """End every channel; what was sent leaves within the linger time."""
@@ -150,21 +156,22 @@ class Listener:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _open(self, host: str, security: LinkSecurity | None) -> None:
+    def _open(self, address: str, security: LinkSecurity | None) -> None:
         if security is not None:
             self._doorkeeper = Doorkeeper(self._context, security)
             security.secure_listener(self._socket)
-        address = f"[{host}]" if ":" in host else host
-        self._socket.set(zmq.IPV6, int(":" in host))
+        bracketed = f"[{address}]" if ":" in address else address
+        self._socket.set(zmq.IPV6, int(":" in address))
         try:
-            self._socket.bind(f"tcp://{address}:0")
+            self._socket.bind(f"tcp://{bracketed}:0")
         except zmq.ZMQError as error:
             raise EnvironmentFault(
-                f"link {self.name!r} cannot listen on {host!r} ({error}): set links.host to an "
+                f"link {self.name!r} cannot listen on {address!r} ({error}): set links.host to an "
                 "address of this machine"
             ) from None
         port = self._socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-        self.endpoint = f"tcp://{_reachable(address)}:{port}"
+        everywhere = ipaddress.ip_address(address).is_unspecified
+        self.endpoint = f"tcp://{network.gethostname() if everywhere else bracketed}:{port}"
 
     async def _run(self) -> None:
         loops = [self._read, lambda: keep_alive(lambda: self.channels, self._timeouts)]
@@ -257,10 +264,16 @@ class Listener:
         return post(self._socket, [routing_id, *parts])
 
 
-def _reachable(address: str) -> str:
-    """What others dial: the host's name when the listener is bound to every address."""
+async def _address(host: str) -> str:
+    """The numeric address of `host`; sockets are not bound to names."""
+    if host == "*":
+        return "0.0.0.0"
+    loop = asyncio.get_running_loop()
     try:
-        everywhere = ipaddress.ip_address(address.strip("[]")).is_unspecified
-    except ValueError:
-        everywhere = address == "*"
-    return network.gethostname() if everywhere else address
+        found = await loop.getaddrinfo(host, None, type=network.SOCK_STREAM)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"links.host {host!r} cannot be resolved ({error.strerror}): set it to an address of "
+            "this machine"
+        ) from None
+    return str(found[0][4][0])

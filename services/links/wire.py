@@ -24,6 +24,9 @@ from shared.messages import PROTOCOL_VERSION, Envelope, decode_envelope
 
 HELLO, WELCOME, REFUSE, DATA, CREDIT, PING, BYE = b"H", b"W", b"R", b"D", b"C", b"P", b"B"
 
+# What msgspec raises for bytes of strangers: malformed, not text, nested without end.
+_UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
 S = TypeVar("S", bound=msgspec.Struct)
 Part = Any  # bytes, a buffer, or a zmq.Frame
 
@@ -131,7 +134,7 @@ def unpack_envelope(parts: Sequence[zmq.Frame]) -> Envelope:
         raise ProtocolError("a data message without an envelope")
     try:
         return decode_envelope(parts[1].bytes)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(f"an envelope that cannot be read: {error}") from None
 
 
@@ -144,5 +147,5 @@ def _only_body(parts: Sequence[zmq.Frame]) -> bytes:
 def _decode(data: bytes, body: type[S]) -> S:
     try:
         return msgspec.msgpack.decode(data, type=body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(f"a message that cannot be read: {error}") from None
