@@ -88,12 +88,12 @@ async def _stream(mesh: MeshState, run_id: str, after: int | None) -> AsyncItera
             yield encode_event(event)
         while (left_s := ends_at - time.monotonic()) > 0:
             live = await subscription.next(min(KEEP_ALIVE_S, left_s))
+            if live is None and subscription.ended:
+                return
             if live is None:
                 yield b": keep-alive\n\n"
             elif live.id is None or live.id > opening.last_id:
                 yield encode_event(live)
-            if subscription.ended:
-                return
     finally:
         mesh.broadcaster.unsubscribe(run_id, subscription)
 

@@ -31,7 +31,8 @@ class Plane:
         return mesh
 
     async def start_run(self, **overrides: Any) -> dict[str, Any]:
-        body = {"preset": "demo", "overrides": {"data.num_prompts": 12, **overrides}}
+        given = {"data.num_prompts": 12, "supervision.drain_deadline_s": 0.1, **overrides}
+        body = {"preset": "demo", "overrides": given}
         response = await self.client.post("/v1/runs", json=body)
         assert response.status_code == 202, response.text
         run: dict[str, Any] = response.json()

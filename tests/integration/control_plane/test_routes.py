@@ -1,0 +1,459 @@
+"""The calls of the interface, one after the other, on the real app."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import sqlite3
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from control_plane.store import exports, ledger, runs, series
+from control_plane.store.series import Sample
+from control_plane.version import program_version
+from shared.api.events import CheckpointSaved, ExportProgress
+from shared.errors import ConflictError
+from shared.manifest import Manifest, ManifestFile
+from shared.states import RunEvent
+from tests.integration.control_plane.conftest import Plane, PlaneFactory
+from tests.integration.control_plane.test_http import assert_problem
+
+
+def registration(run_id: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "role": "batcher",
+        "rank": 0,
+        "incarnation": "0123456789",
+        "host": "here",
+        "pid": 4_000_000,
+        "pid_started_at": 1.0,
+        **changes,
+    }
+
+
+async def active_run(plane: Plane) -> dict[str, Any]:
+    """A run that takes workers; what the launcher starts of it does nothing."""
+    run = await plane.start_run()
+    await plane.mesh.database.write(runs.transition, run["id"], RunEvent.LAUNCH, now=1.0)
+    return run
+
+
+async def test_a_run_is_started_looked_at_stopped_and_forgotten(plane: Plane) -> None:
+    body = {"preset": "demo", "overrides": {"data.num_prompts": 12, "trainer.lr": 1e-3}}
+    started = await plane.client.post("/v1/runs", json=body)
+    assert started.status_code == 202
+    run = started.json()
+    url = started.headers["location"]
+    assert url == f"/v1/runs/{run['id']}"
+    assert (run["state"], run["progress"]["completions_total"]) == ("queued", 11)
+    assert (await plane.client.get(url)).json() == run
+    assert_problem(await plane.client.post(f"{url}/pause"), 409, "illegal-transition")
+    assert_problem(await plane.client.delete(url), 409, "conflict")
+    stopped = await plane.client.post(f"{url}/stop", json={"mode": "drain"})
+    assert (stopped.status_code, stopped.json()["state"]) == (202, "stopped")
+    again = await plane.client.post(f"{url}/stop")
+    assert (again.status_code, again.json()["state"]) == (200, "stopped")
+    resumed = await plane.client.post(f"{url}/resume")
+    assert (resumed.status_code, resumed.json()["state"]) == (202, "queued")
+    await plane.client.post(f"{url}/stop")
+    assert (await plane.client.delete(url)).status_code == 202
+    assert_problem(await plane.client.get(url), 404, "not-found")
+
+
+async def test_a_dry_run_starts_nothing(plane: Plane) -> None:
+    answer = await plane.client.post("/v1/runs?dry_run=true", json={"preset": "demo"})
+    assert answer.status_code == 200
+    view = answer.json()
+    assert view["config"]["target"]["path"] == "builtin:tiny"
+    assert view["forecast"]["num_samples"] > 0 and len(view["config_sha256"]) == 64
+    assert (await plane.client.get("/v1/runs")).json()["items"] == []
+
+
+async def test_files_a_run_names_are_checked_before_it_is_queued(
+    plane: Plane, tmp_path: Path
+) -> None:
+    broken = tmp_path / "prompts.jsonl"
+    broken.write_text('{"prompt": "one"}\n{oops\n')
+    overrides = {"data.prompts": str(broken), "target.path": str(tmp_path / "nowhere")}
+    answer = await plane.client.post("/v1/runs", json={"preset": "demo", "overrides": overrides})
+    problem = assert_problem(answer, 422, "invalid-configuration")
+    assert {error["field"] for error in problem["errors"]} == {"target.path", "data.prompts"}
+    overrides = {"data.prompts": str(broken)}
+    answer = await plane.client.post("/v1/runs", json={"preset": "demo", "overrides": overrides})
+    assert "line 2" in assert_problem(answer, 422, "invalid-data")["detail"]
+    assert (await plane.client.get("/v1/runs")).json()["items"] == []
+
+
+async def test_a_plan_counts_with_what_it_is_given(plane: Plane) -> None:
+    body = {
+        "preset": "demo",
+        "gpus": ["h200"],
+        "num_prompts": 1000,
+        "usd_per_hour": {"h200": 3600.0},
+    }
+    (first,) = (await plane.client.post("/v1/plan", json=body)).json()["forecasts"]
+    body["usd_per_hour"] = {"h200": 7200.0}
+    (dearer,) = (await plane.client.post("/v1/plan", json=body)).json()["forecasts"]
+    assert first["num_samples"] == 1000
+    assert dearer["cost_usd"] == pytest.approx(2 * first["cost_usd"])
+    unknown = await plane.client.post("/v1/plan", json={**body, "gpus": ["h2000"]})
+    assert_problem(unknown, 422, "invalid-configuration")
+
+
+async def test_workers_register_beat_and_leave(plane: Plane) -> None:
+    queued = registration((await plane.start_run())["id"])
+    assert_problem(await plane.client.post("/v1/workers", json=queued), 409, "conflict")
+    run = await active_run(plane)
+    answer = await plane.client.post("/v1/workers", json=registration(run["id"]))
+    assert answer.status_code == 201, answer.text
+    lease = answer.json()
+    url = f"/v1/workers/{lease['worker_id']}"
+    event = {
+        "type": "step_taken",
+        "number": 0,
+        "step": 1,
+        "epoch": 0,
+        "loss": 2.5,
+        "lr": 1e-3,
+        "num_tokens": 10,
+    }
+    beat = {"incarnation": "0123456789", "seq": 0, "state": "running", "events": [event]}
+    for _ in range(2):
+        answer = await plane.client.put(f"{url}/heartbeat", json=beat)
+        assert (answer.status_code, answer.json()["acked_events"]) == (200, 1)
+    metrics = (await plane.client.get(f"/v1/runs/{run['id']}/metrics?names=loss")).json()
+    assert [point["value"] for point in metrics["items"][0]["points"]] == [2.5]
+    shown = (await plane.client.get("/v1/workers")).json()["items"]
+    states = {worker["id"]: worker["state"] for worker in shown}
+    assert states[lease["worker_id"]] == "running"
+    newer = registration(run["id"], incarnation="abcdefghij")
+    assert (await plane.client.post("/v1/workers", json=newer)).status_code == 201
+    old = await plane.client.put(f"{url}/heartbeat", json=beat)
+    assert_problem(old, 409, "superseded-worker")
+    unknown = await plane.client.put("/v1/workers/none/heartbeat", json=beat)
+    assert_problem(unknown, 404, "not-found")
+    live = (await plane.client.get(f"/v1/workers?live=true&run_id={run['id']}")).json()["items"]
+    (newest,) = [worker["id"] for worker in live if worker["role"] == "batcher"]
+    gone = await plane.client.delete(f"/v1/workers/{newest}?reason=drained")
+    assert (gone.status_code, gone.content) == (204, b"")
+
+
+async def test_series_come_down_sampled(plane: Plane) -> None:
+    run = await plane.start_run()
+    values = [Sample("loss", step, float(step), 1.0) for step in range(3000)]
+    values += [Sample("accuracy", 5, 5.0, 0.5)]
+    await plane.mesh.database.write(series.add, run["id"], values)
+    url = f"/v1/runs/{run['id']}/metrics"
+    view = (await plane.client.get(url, params={"points": 100})).json()
+    assert view["names"] == ["accuracy", "loss"]
+    lengths = {item["name"]: len(item["points"]) for item in view["items"]}
+    assert lengths["accuracy"] == 1 and 50 < lengths["loss"] <= 100
+    view = (await plane.client.get(url, params={"names": "loss,none", "since": 2998})).json()
+    assert [point["step"] for point in view["items"][0]["points"]] == [2998, 2999]
+    assert_problem(await plane.client.get(url, params={"points": 1}), 422, "invalid-request")
+
+
+async def test_logs_show_the_end_of_the_right_files_only(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_TOKEN", "very-secret-value")
+    run = await plane.start_run()
+    folder = tmp_path / "data" / "runs" / run["id"] / "logs"
+    folder.mkdir(parents=True)
+    (folder / "batcher-0.log").write_text(
+        "2026-01-01T00:00:01.000Z INFO batcher: first\n"
+        "2026-01-01T00:00:03.000Z ERROR batcher: third very-secret-value\n"
+        "Traceback (most recent call last):\n"
+    )
+    (folder / "generator-1.log").write_bytes(
+        b"2026-01-01T00:00:02.000Z WARNING generator: second \xff\n"
+    )
+    secret = tmp_path / "secret.txt"
+    secret.write_text("2026-01-01T00:00:02.000Z ERROR nobody may read this\n")
+    (folder / "archiver-0.log").symlink_to(secret)
+    (folder / "notes.log").write_text("2026-01-01T00:00:02.000Z ERROR not a worker\n")
+    url = f"/v1/runs/{run['id']}/logs"
+
+    async def lines(**params: Any) -> list[str]:
+        answer = await plane.client.get(url, params=params)
+        assert answer.status_code == 200
+        return [item["line"] for item in answer.json()["items"]]
+
+    everything = await lines()
+    assert [line.split()[-1] for line in everything] == ["first", "\ufffd", "[redacted]", "last):"]
+    assert await lines(tail=1) == everything[-1:]
+    assert await lines(role="generator") == await lines(rank=1) == everything[1:2]
+    assert await lines(level="warning") == everything[1:]
+    assert await lines(role="evaluator") == []
+    odd = await plane.client.get(url, params={"role": "../batcher"})
+    assert_problem(odd, 422, "invalid-request")
+
+
+async def test_report_checkpoints_and_evaluations(plane: Plane) -> None:
+    run = await plane.start_run()
+    url = f"/v1/runs/{run['id']}"
+    assert (await plane.client.get(f"{url}/report")).json()["report"] is None
+    assert_problem(await plane.client.post(f"{url}/evaluations"), 409, "conflict")
+    for step in (10, 20):
+        saved = CheckpointSaved(
+            number=0,
+            step=step,
+            next_micro_batch_id=4 * step,
+            epoch=0,
+            num_bytes=7,
+            path=f"checkpoints/step_{step:08d}",
+        )
+        await plane.mesh.database.write(ledger.add_checkpoint, run["id"], saved, now=1.0)
+    first = (await plane.client.get(f"{url}/checkpoints?limit=1")).json()
+    second = (
+        await plane.client.get(
+            f"{url}/checkpoints", params={"limit": 1, "cursor": first["next_cursor"]}
+        )
+    ).json()
+    assert [c["step"] for c in first["items"] + second["items"]] == [10, 20]
+    assert second["next_cursor"] is None
+    absent = await plane.client.post(f"{url}/evaluations", json={"checkpoint": 11})
+    assert "10, 20" in assert_problem(absent, 404, "not-found")["detail"]
+    made = await plane.client.post(f"{url}/evaluations", json={"checkpoint": 10})
+    assert (made.status_code, made.json()["checkpoint_step"]) == (202, 10)
+    (listed,) = (await plane.client.get(f"{url}/evaluations")).json()["items"]
+    assert listed["id"] == made.json()["id"]
+
+
+async def complete_export(
+    plane: Plane, run: dict[str, Any], folder: Path, files: dict[str, bytes]
+) -> str:
+    """An export as a finished archiver leaves it."""
+    made = await plane.client.post(
+        f"/v1/runs/{run['id']}/exports", json={"destination": folder.as_uri()}
+    )
+    assert made.status_code == 202, made.text
+    listed = []
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        listed.append(ManifestFile(path=name, num_bytes=len(data), sha256=digest, part="metadata"))
+    manifest = Manifest(
+        run_id=run["id"],
+        run_name=run["name"],
+        config_sha256=run["config_sha256"],
+        program_version="0",
+        created_at=1000.0,
+        files=listed,
+    ).to_bytes()
+    (folder / "manifest.json").write_bytes(manifest)
+    done = ExportProgress(
+        number=0,
+        export_id=made.json()["id"],
+        state="completed",
+        files_total=len(files),
+        files_done=len(files),
+        bytes_total=1,
+        bytes_done=1,
+        manifest_sha256=hashlib.sha256(manifest).hexdigest(),
+    )
+    await plane.mesh.database.write(exports.record_progress, done, now=2.0)
+    export_id: str = made.json()["id"]
+    return export_id
+
+
+async def test_an_export_comes_back_as_one_tar(plane: Plane, tmp_path: Path) -> None:
+    run = await plane.start_run()
+    files = {
+        "run.json": b"{}",
+        "drafter/model.safetensors": os.urandom(3_000_001),
+        "logs/empty.log": b"",
+        "x" * 150 + "/ü.txt": b"long and not ASCII",
+    }
+    export_id = await complete_export(plane, run, tmp_path / "exports" / "one", files)
+    url = f"/v1/exports/{export_id}/archive"
+    answer = await plane.client.get(url)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/x-tar"
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert f'filename="demo-{run["id"]}.tar"' in answer.headers["content-disposition"]
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+        found = {}
+        for member in archive:
+            taken = archive.extractfile(member)
+            assert taken is not None and member.mtime == 1000
+            found[member.name.partition("/")[2]] = taken.read()
+    assert found.pop("manifest.json").startswith(b"{")
+    assert found == files
+    (tmp_path / "exports" / "one" / "run.json").write_bytes(b"{}longer")
+    assert_problem(await plane.client.get(url), 409, "conflict")
+
+
+async def test_a_file_that_changed_inside_breaks_the_stream_off(
+    plane: Plane, tmp_path: Path
+) -> None:
+    run = await plane.start_run()
+    folder = tmp_path / "exports" / "two"
+    export_id = await complete_export(plane, run, folder, {"a": b"1234", "b": b"5678"})
+    (folder / "a").write_bytes(b"9999")
+    with pytest.raises(httpx.HTTPError):
+        response = await plane.client.get(f"/v1/exports/{export_id}/archive")
+        if len(response.content) < int(response.headers["content-length"]):
+            raise httpx.ReadError("the stream broke off")
+
+
+async def test_exports_go_only_where_they_may(plane: Plane, tmp_path: Path) -> None:
+    run = await plane.start_run()
+    url = f"/v1/runs/{run['id']}/exports"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / "link").symlink_to(outside)
+    data = tmp_path / "data"
+    kept = (data, data / "runs" / "x", data / "backups")
+    for path in (outside, tmp_path / "exports" / "link", *kept):
+        answer = await plane.client.post(url, json={"destination": f"file://{path}"})
+        assert_problem(answer, 403, "forbidden-destination")
+    for destination in (
+        f"file://{tmp_path}/exports/../outside",
+        "s3://key:secret@bucket/x",
+        "http://example.org/x",
+        "relative/folder",
+        "",
+        "file://host/x",
+    ):
+        answer = await plane.client.post(url, json={"destination": destination})
+        if destination:
+            assert_problem(answer, 400, "bad-request")
+            assert "secret" not in answer.text
+    plain = await plane.client.post(url)
+    assert plain.status_code == 202
+    assert plain.headers["location"] == f"/v1/exports/{plain.json()['id']}"
+    assert plain.json()["destination"] == (data / "exports" / run["id"]).as_uri()
+    below = await plane.client.post(
+        url, json={"destination": (tmp_path / "exports" / "new").as_uri(), "checkpoints": "all"}
+    )
+    assert below.status_code == 202
+    archive = await plane.client.get(f"/v1/exports/{below.json()['id']}/archive")
+    assert_problem(archive, 409, "conflict")
+    verify = await plane.client.post(f"/v1/exports/{below.json()['id']}/verify")
+    assert_problem(verify, 409, "conflict")
+    assert (await plane.client.delete(f"/v1/exports/{below.json()['id']}")).status_code == 202
+    listed = (await plane.client.get(url)).json()["items"]
+    assert len(listed) >= 2
+
+
+async def test_the_inventory_compares_with_manifests(plane: Plane, tmp_path: Path) -> None:
+    run = await plane.start_run()
+    folder = tmp_path / "exports" / "three"
+    await complete_export(plane, run, folder, {"logs/a.log": b"1234", "run.json": b"{}"})
+    (folder / "logs" / "a.log").unlink()
+    (tmp_path / "exports" / "stray").write_text("who knows")
+    params: dict[str, Any] = {"url": (tmp_path / "exports").as_uri(), "depth": 1}
+    view = (await plane.client.get("/v1/inventory", params=params)).json()
+    rows = {row["prefix"]: row for row in view["items"]}
+    assert (rows["three"]["verified"], rows["three"]["missing"]) == (2, 1)
+    assert rows[""]["extra"] == 1
+    params["url"] = "file:///etc"
+    refused = await plane.client.get("/v1/inventory", params=params)
+    assert_problem(refused, 403, "forbidden-destination")
+    params["url"] = (tmp_path / "exports" / "none").as_uri()
+    assert_problem(await plane.client.get("/v1/inventory", params=params), 404, "not-found")
+    assert_problem(await plane.client.get("/v1/inventory"), 422, "invalid-request")
+
+
+async def test_backups_are_whole_databases(plane: Plane) -> None:
+    run = await plane.start_run()
+    answer = await plane.client.post("/v1/backups")
+    assert answer.status_code == 202
+    connection = sqlite3.connect(answer.json()["path"])
+    assert connection.execute("SELECT id FROM runs").fetchone() == (run["id"],)
+    connection.close()
+
+
+async def test_metrics_have_the_documented_names(plane: Plane) -> None:
+    run = await active_run(plane)
+    generator = registration(run["id"], role="generator")
+    lease = (await plane.client.post("/v1/workers", json=generator)).json()
+    beat = {
+        "incarnation": "0123456789",
+        "seq": 0,
+        "state": "running",
+        "metrics": {"tokens_total": 42.0},
+    }
+    await plane.client.put(f"/v1/workers/{lease['worker_id']}/heartbeat", json=beat)
+
+    def running(session: Any) -> None:
+        queue = {"name": "batches", "depth": 3, "capacity": 16, "bytes": 5, "capacity_bytes": 9}
+        figures = {"loss": 1.5, "accuracy": 0.5, "acceptance_length": 2.5, "queues": [queue]}
+        runs.update(session, run["id"], now=1.0, **figures)
+
+    await plane.mesh.database.write(running)
+    text = (await plane.client.get("/metrics")).text
+    found: dict[str, dict[str, str]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, dict(sample.labels))
+    for name, labels in {
+        "dflash_tokens_total": {"stage": "generated"},
+        "dflash_queue_depth": {"queue": "batches"},
+        "dflash_queue_capacity": {"queue": "batches"},
+        "dflash_queue_bytes": {"queue": "batches"},
+        "dflash_stage_duration_seconds": {"stage": "generator"},
+        "dflash_worker_up": {"role": "generator", "rank": "0"},
+        "dflash_worker_restarts_total": {"role": "generator"},
+        "dflash_train_step": {},
+        "dflash_train_loss": {},
+        "dflash_train_accuracy": {},
+        "dflash_acceptance_length": {},
+        "dflash_build_info": {"version": program_version()},
+    }.items():
+        assert labels.items() <= found[name].items(), (name, found)
+    assert f'dflash_tokens_total{{run="{run["id"]}",stage="generated"}} 42.0' in text
+    assert "# TYPE dflash_archive_bytes_total counter" in text
+
+
+async def test_the_documents_need_nothing_from_elsewhere(plane: Plane) -> None:
+    document = (await plane.client.get("/openapi.json")).json()
+    page = await plane.client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "http://" not in page.text and "https://" not in page.text
+    for path, methods in document["paths"].items():
+        assert path in page.text
+        for operation in methods.values():
+            assert operation["summary"]
+            problem_types = {
+                kind
+                for status, answer in operation["responses"].items()
+                if int(status) >= 400
+                for kind in answer["content"]
+            }
+            assert problem_types == {"application/problem+json"}
+
+
+async def test_a_data_folder_takes_one_control_plane(make_plane: PlaneFactory) -> None:
+    async with make_plane():
+        with pytest.raises(ConflictError, match="another control plane"):
+            async with make_plane():
+                pass
+
+
+async def test_many_calls_at_once_are_all_answered(plane: Plane) -> None:
+    run = await active_run(plane)
+    lease = await plane.client.post("/v1/workers", json=registration(run["id"]))
+    worker_id = lease.json()["worker_id"]
+    answers = await asyncio.gather(
+        *(
+            plane.client.put(
+                f"/v1/workers/{worker_id}/heartbeat",
+                json={"incarnation": "0123456789", "seq": seq, "state": "running"},
+            )
+            for seq in range(100)
+        )
+    )
+    assert {answer.status_code for answer in answers} == {200}
