@@ -1,0 +1,75 @@
+// Calls to the control plane. Every failure is an ApiError with what problem+json says.
+
+export class ApiError extends Error {
+  constructor(message, { status = 0, title = "Failed", fields = [] } = {}) {
+    super(message);
+    this.status = status;
+    this.title = title;
+    this.fields = fields;
+  }
+}
+
+let onSignedOut = () => {};
+export function whenSignedOut(callback) { onSignedOut = callback; }
+
+export async function call(method, path, body) {
+  const headers = { Accept: "application/json" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (method === "POST") headers["Idempotency-Key"] = makeKey();
+  let response;
+  try {
+    response = await fetch(path, {
+      method, headers, credentials: "same-origin",
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.timeout(30000),
+    });
+  } catch {
+    throw new ApiError("The control plane does not answer.", { title: "Not reachable" });
+  }
+  const text = await response.text();
+  let answer = null;
+  try {
+    answer = text ? JSON.parse(text) : null;
+  } catch {
+    throw new ApiError(`${response.status}: not a JSON answer`, { status: response.status });
+  }
+  if (response.ok) return answer;
+  if (response.status === 401 && path !== "/v1/session") onSignedOut();
+  throw new ApiError(answer?.detail || `status ${response.status}`, {
+    status: response.status, title: answer?.title, fields: answer?.errors,
+  });
+}
+
+export const get = (path) => call("GET", path);
+export const post = (path, body) => call("POST", path, body);
+export const remove = (path) => call("DELETE", path);
+
+/** Every item of a cursor-paged list, at most `most`. */
+export async function list(path, most = 200) {
+  const items = [];
+  let cursor = null;
+  do {
+    const page = await get(path + (cursor ? `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}` : ""));
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor && items.length < most);
+  return items;
+}
+
+/** The same call for a terminal; the token stays a variable. */
+export function asCurl(method, path, body) {
+  const parts = ["curl -fsS"];
+  if (method !== "GET") parts.push(`-X ${method}`);
+  parts.push('-H "Authorization: Bearer $DFLASH_MESH_TOKEN"');
+  if (body !== undefined) {
+    parts.push("-H 'Content-Type: application/json'");
+    parts.push(`-d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);
+  }
+  parts.push(`'${location.origin}${path}'`);
+  return parts.join(" ");
+}
+
+function makeKey() {
+  const random = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(random, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,86 @@
+// Entry: routes by hash, theme, shortcuts, sign-in. A view is a function that fills the content
+// and returns a function that takes it down again.
+
+import { get, remove, whenSignedOut } from "./api.js";
+import { dialog, el, problemBox, replace, toast } from "./dom.js";
+import { showRunsList } from "./runs_list.js";
+import { showRun } from "./run_page.js";
+import { showSignIn } from "./sign_in.js";
+import { toggleTheme } from "./theme.js";
+
+const content = document.getElementById("content");
+let takeDown = () => {};
+
+async function route() {
+  takeDown();
+  takeDown = () => {};
+  setLinkState("");
+  const match = location.hash.match(/^#\/runs\/([^/?]+)$/);
+  try {
+    takeDown = match
+      ? await showRun(content, decodeURIComponent(match[1]), setLinkState)
+      : await showRunsList(content, setLinkState);
+  } catch (error) {
+    if (error.status === 401) return;
+    replace(content, el("section", { class: "panel" }, problemBox(error),
+      el("p", {}, el("button", { type: "button", onclick: route }, "Try again"), " ",
+        el("a", { href: "#/" }, "All runs"))));
+  }
+}
+
+function setLinkState(kind, text = "") {
+  const box = document.getElementById("link-state");
+  box.className = `link-state ${kind}`;
+  if (box.textContent !== text) box.textContent = text;
+}
+
+whenSignedOut(() => {
+  takeDown();
+  takeDown = () => {};
+  showSignIn(content, start);
+});
+
+async function start() {
+  try {
+    const session = await get("/v1/session");
+    document.getElementById("sign-out").hidden = !session.required || !session.signed_in;
+    if (session.required && !session.signed_in) return showSignIn(content, start);
+  } catch (error) {
+    toast(error.message, true);
+  }
+  return route();
+}
+
+function showHelp() {
+  const rows = [
+    ["g r", "all runs"], ["n", "start a run"], ["p", "pause or resume this run"],
+    ["s", "stop this run"], ["e", "export this run"], ["t", "light or dark"], ["?", "this list"],
+  ];
+  dialog("Keyboard", [el("dl", { class: "keys" }, ...rows.flatMap(([key, what]) =>
+    [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]))]);
+}
+
+let previousKey = "";
+document.addEventListener("keydown", (event) => {
+  const target = event.target;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (target.matches("input, textarea, select") || target.isContentEditable) return;
+  const press = (selector) => document.querySelector(selector)?.click();
+  if (event.key === "?") showHelp();
+  else if (event.key === "t") toggleTheme();
+  else if (event.key === "r" && previousKey === "g") location.hash = "#/";
+  else if (event.key === "n") { location.hash = "#/"; setTimeout(() => document.querySelector("#preset")?.focus(), 60); }
+  else if (event.key === "p") press("[data-action=pause], [data-action=resume]");
+  else if (event.key === "s") press("[data-action=stop]");
+  else if (event.key === "e") press("[data-action=export]");
+  previousKey = event.key;
+});
+
+document.getElementById("theme").addEventListener("click", toggleTheme);
+document.getElementById("help").addEventListener("click", showHelp);
+document.getElementById("sign-out").addEventListener("click", async () => {
+  await remove("/v1/session");
+  start();
+});
+addEventListener("hashchange", route);
+start();

@@ -1,0 +1,109 @@
+// Live plots over uPlot: history from /metrics, then one point at a time from the stream.
+
+import { get } from "./api.js";
+import { el } from "./dom.js";
+import { colour } from "./theme.js";
+
+const PLOTS = [
+  { title: "Loss", names: ["loss"], colours: ["accent"], x: "step" },
+  { title: "Accuracy", names: ["accuracy"], colours: ["good"], x: "step" },
+  { title: "Acceptance length", names: ["simulated_acceptance_length", "acceptance_length"],
+    labels: ["in training, simulated", "held out, measured"], colours: ["accent", "warm"], x: "step" },
+  { title: "Ktok/s by stage", names: ["generated_tokens_per_s", "target_tokens_per_s", "trained_tokens_per_s"],
+    labels: ["generated", "target", "trained"], colours: ["warm", "accent", "good"], x: "seconds", scale: 1e-3 },
+  { title: "Queue depth", names: ["queue_depth.completions", "queue_depth.batches", "queue_depth.hidden_states"],
+    labels: ["completions", "batches", "hidden_states"], colours: ["warm", "good", "accent"], x: "seconds" },
+];
+const HEIGHT = 170;
+const MOST_POINTS = 4000;
+const SPARSE = new Set(["acceptance_length"]);
+
+export async function plots(runId) {
+  const node = el("div", { class: "plots" });
+  const values = new Map();
+  const charts = PLOTS.map((plot) => makeChart(plot, values, node));
+  const names = PLOTS.flatMap((plot) => plot.names).join(",");
+  const history = await get(`/v1/runs/${encodeURIComponent(runId)}/metrics?names=${names}&points=800`);
+  for (const series of history.items) {
+    values.set(series.name, new Map(series.points.map((point) => [point.step, point.value])));
+  }
+  let dirty = new Set(PLOTS);
+  const draw = () => {
+    for (const chart of charts) if (dirty.has(chart.plot)) chart.draw();
+    dirty = new Set();
+  };
+  const timer = setInterval(draw, 500);
+  const all = () => { dirty = new Set(PLOTS); };
+  const rebuild = () => { for (const chart of charts) chart.rebuild(); all(); draw(); };
+  const resized = new ResizeObserver(() => { for (const chart of charts) chart.resize(); });
+  resized.observe(node);
+  addEventListener("themechange", rebuild);
+  requestAnimationFrame(draw);
+
+  function add(point) {
+    if (!values.has(point.name)) values.set(point.name, new Map());
+    const series = values.get(point.name);
+    series.set(point.step, point.value);
+    if (series.size > MOST_POINTS) thin(series);
+    const plot = PLOTS.find((one) => one.names.includes(point.name));
+    if (plot) dirty.add(plot);
+  }
+  function close() {
+    clearInterval(timer);
+    resized.disconnect();
+    removeEventListener("themechange", rebuild);
+    for (const chart of charts) chart.destroy();
+  }
+  return { node, add, close };
+}
+
+/** Forget every second point of the older half. */
+function thin(series) {
+  const steps = [...series.keys()].sort((a, b) => a - b);
+  for (let i = 0; i < steps.length / 2; i += 2) series.delete(steps[i]);
+}
+
+function makeChart(plot, values, parent) {
+  const holder = el("div", { class: "holder" });
+  const latest = el("span", { class: "latest" });
+  const legend = plot.names.length === 1 ? null : el("ul", { class: "legend" },
+    ...plot.names.map((name, i) => el("li", { class: `key-${plot.colours[i]}` }, plot.labels[i])));
+  parent.append(el("figure", { class: "plot" },
+    el("figcaption", {}, el("span", {}, plot.title), latest, legend), holder));
+  let chart = null;
+
+  function options() {
+    const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false },
+      font: "11px system-ui, sans-serif", size: 34, gap: 4 };
+    return {
+      width: Math.max(120, holder.clientWidth), height: HEIGHT, legend: { show: false },
+      cursor: { y: false, points: { size: 6 } }, scales: { x: { time: false } },
+      axes: [{ ...axis, size: 24, values: (_, ticks) => ticks.map((x) => plot.x === "seconds" ? seconds(x) : x) },
+        { ...axis, size: 44 }],
+      series: [{}, ...plot.names.map((name, i) => ({ label: name, stroke: colour(plot.colours[i]), width: 1.6,
+        spanGaps: true, points: { show: SPARSE.has(name), size: 8, fill: colour(plot.colours[i]) } }))],
+    };
+  }
+  function data() {
+    const series = plot.names.map((name) => values.get(name) ?? new Map());
+    const xs = [...new Set(series.flatMap((one) => [...one.keys()]))].sort((a, b) => a - b);
+    return [xs, ...series.map((one) => xs.map((x) => one.has(x) ? one.get(x) * (plot.scale ?? 1) : null))];
+  }
+  function draw() {
+    const now = data();
+    if (chart) chart.setData(now);
+    else chart = new uPlot(options(), now, holder);
+    const first = now[1].findLast((value) => value !== null);
+    latest.textContent = plot.names.length === 1 && first !== undefined ? first.toFixed(3) : "";
+  }
+  return {
+    plot, draw,
+    resize() { if (chart) chart.setSize({ width: Math.max(120, holder.clientWidth), height: HEIGHT }); },
+    rebuild() { chart?.destroy(); chart = null; },
+    destroy() { chart?.destroy(); },
+  };
+}
+
+function seconds(x) {
+  return x >= 3600 ? `${(x / 3600).toFixed(1)} h` : x >= 120 ? `${Math.round(x / 60)} min` : `${x} s`;
+}

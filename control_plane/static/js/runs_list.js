@@ -1,0 +1,63 @@
+// All runs, newest first, and the form that starts one. Asked again every two seconds.
+
+import { list } from "./api.js";
+import { el, replace, toast } from "./dom.js";
+import { count, dateTime, decimal, duration, ktok } from "./format.js";
+import { startForm } from "./start_form.js";
+
+const EVERY_MS = 2000;
+
+export async function showRunsList(content, setLinkState) {
+  const body = el("tbody", {});
+  const empty = el("div", { class: "empty", hidden: true }, el("p", {}, "No runs yet."),
+    el("p", {}, "Start one above, or from a terminal:"),
+    el("pre", {}, `curl -fsS -H 'Content-Type: application/json' -d '{"preset": "demo"}' ${location.origin}/v1/runs`));
+  const head = ["Run", "State", "Step", "Ktok/s trained", "Loss", "Acceptance", "Time left", "Created"];
+  const table = el("div", { class: "scroll" }, el("table", { class: "runs" },
+    el("thead", {}, el("tr", {}, ...head.map((title) => el("th", { scope: "col" }, title)))), body));
+  replace(content, el("section", { class: "panel" }, el("h1", {}, "Start a run"), startForm()),
+    el("section", { class: "panel" }, el("h2", {}, "Runs"), table, empty));
+  document.title = "dflash-mesh";
+  let shown = "";
+  let failures = 0;
+
+  async function refresh() {
+    try {
+      const runs = await list("/v1/runs");
+      failures = 0;
+      setLinkState("");
+      empty.hidden = runs.length > 0;
+      table.hidden = runs.length === 0;
+      const now = JSON.stringify(runs);
+      if (now !== shown) replace(body, ...runs.map(row));
+      shown = now;
+    } catch (error) {
+      if (error.status === 401) return;
+      failures += 1;
+      setLinkState("away", error.message);
+      if (failures === 1) toast(error.message, true);
+    }
+  }
+
+  await refresh();
+  const timer = setInterval(refresh, EVERY_MS);
+  return () => clearInterval(timer);
+}
+
+function row(run) {
+  const { step, steps_total: total } = run.progress;
+  return el("tr", {},
+    el("th", { scope: "row" }, el("a", { href: `#/runs/${encodeURIComponent(run.id)}` }, run.name),
+      el("small", {}, run.id)),
+    el("td", {}, statePill(run.state), run.reason ? el("small", { class: "reason" }, run.reason) : null),
+    el("td", { class: "number" }, total ? `${count(step)} / ${count(total)}` : "\u2013"),
+    el("td", { class: "number" }, ktok(run.throughput.trained_tokens_per_s)),
+    el("td", { class: "number" }, decimal(run.loss)),
+    el("td", { class: "number" }, decimal(run.acceptance_length, 2)),
+    el("td", { class: "number" }, run.state === "running" ? duration(run.eta_s) : ""),
+    el("td", {}, dateTime(run.created_at)));
+}
+
+export function statePill(state) {
+  return el("span", { class: `pill ${state}` }, state);
+}

@@ -1,0 +1,71 @@
+// The event stream of a run: EventSource resumes by Last-Event-ID; this adds knowing when it is
+// stale. The server sends something at least every 5 s, but comments never reach a page, so quiet
+// is checked by asking /healthz.
+
+const STALE_S = 10;
+const NAMES = ["run", "workers", "point", "log", "checkpoint", "evaluation", "export", "report"];
+
+export class RunStream {
+  /** `handlers` by event name; `onState` gets "live", "stale" or "away", and seconds of silence. */
+  constructor(runId, handlers, onState) {
+    this.runId = runId;
+    this.handlers = handlers;
+    this.onState = onState;
+    this.lastAt = Date.now();
+    this.state = "";
+    this.probing = false;
+    this.open();
+    this.timer = setInterval(() => this.check(), 1000);
+  }
+
+  open() {
+    this.source?.close();
+    const since = this.lastId ? `?since=${this.lastId}` : "";
+    this.source = new EventSource(`/v1/runs/${encodeURIComponent(this.runId)}/events${since}`);
+    for (const name of NAMES) {
+      this.source.addEventListener(name, (event) => this.receive(name, event));
+    }
+  }
+
+  receive(name, event) {
+    this.lastAt = Date.now();
+    if (event.lastEventId) this.lastId = event.lastEventId;
+    this.set("live");
+    this.handlers[name]?.(JSON.parse(event.data));
+  }
+
+  async check() {
+    const silentS = (Date.now() - this.lastAt) / 1000;
+    if (this.source.readyState === EventSource.CLOSED) this.open();
+    if (silentS < STALE_S) return;
+    const answers = await this.probe();
+    if (answers === null || this.closed || (Date.now() - this.lastAt) / 1000 < STALE_S) return;
+    const connected = this.source.readyState === EventSource.OPEN;
+    if (answers && connected) this.set("live");
+    else this.set(answers ? "stale" : "away", silentS);
+  }
+
+  async probe() {
+    if (this.probing) return null;
+    this.probing = true;
+    try {
+      return (await fetch("/healthz", { signal: AbortSignal.timeout(3000) })).ok;
+    } catch {
+      return false;
+    } finally {
+      this.probing = false;
+    }
+  }
+
+  set(state, silentS = 0) {
+    if (this.closed || (state === this.state && state === "live")) return;
+    this.state = state;
+    this.onState(state, silentS);
+  }
+
+  close() {
+    this.closed = true;
+    clearInterval(this.timer);
+    this.source.close();
+  }
+}
