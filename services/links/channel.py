@@ -4,6 +4,9 @@ The socket's reader feeds `handle`; roles call `send`, `receive` and `close`. Se
 peer's releases, receivers for the peer's messages, and both are woken by the end of the channel.
 A channel ends once: by `close`, the peer's BYE, a lost connection, silence, a message that breaks
 the protocol, or a checksum that does not match. It never comes back; dial again.
+
+A BYE is answered with a BYE, and only then does the end that said it first take its connection
+down: a connection closed earlier could discard what the peer has not read yet.
 """
 
 from __future__ import annotations
@@ -87,6 +90,7 @@ class Channel:
         self._on_end = on_end
         self._close_transport = close_transport
         self._unreachable = False
+        self._parted = asyncio.Event()
         self._heard_s = asyncio.get_running_loop().time()
         where = f"link {name!r} with {peer}"
         self._where = where
@@ -144,7 +148,7 @@ class Channel:
         return (self._outbox if direction == "sent" else self._inbox).stats()
 
     async def close(self) -> None:
-        """End the channel: what was sent leaves, within the linger time, and the peer is told."""
+        """End the channel; returns when the peer has taken what was sent, or after `linger_s`."""
         self.shut(f"{self._where} was closed by this end", tell_peer=True)
         if self._close_transport is not None:
             await self._close_transport()
@@ -161,6 +165,8 @@ class Channel:
         """Take a message from the peer; one that breaks the protocol ends the channel."""
         self._heard_s = asyncio.get_running_loop().time()
         if self.closed:
+            if parts[0].bytes == wire.BYE:
+                self._parted.set()
             return
         try:
             self._dispatch(parts)
@@ -175,20 +181,43 @@ class Channel:
         `judge` is false when this process was itself held up and may not have read yet.
         """
         silent_s = asyncio.get_running_loop().time() - self._heard_s
-        if self._unreachable:
+        if self.closed:
+            if not self.parted and not self._post([wire.PING]):
+                self._parted.set()
+        elif self._unreachable:
             self.shut(f"{self._where} lost its connection: the peer is gone")
         elif judge and silent_s > timeouts.silence_s:
             self.shut(f"{self._where} heard nothing for {silent_s:.1f} s", tell_peer=True)
         elif not self._post([wire.PING]):
             self._unreachable = True
 
+    @property
+    def parted(self) -> bool:
+        """Whether nothing more is to be expected of the peer."""
+        return self._parted.is_set()
+
+    async def farewell(self, within_s: float) -> None:
+        """After the end: wait until the peer has answered it, at most `within_s`."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._parted.wait()
+        except TimeoutError:
+            logger.warning("%s: no answer to the end within %g s", self._where, within_s)
+            self._parted.set()
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone: end the channel, or stop waiting for its end to be heard."""
+        self.shut(reason)
+        self._parted.set()
+
     def shut(self, reason: str, *, tell_peer: bool = False) -> None:
         """End the channel now; the first reason stays."""
         if self.closed:
             return
         self.end_reason = reason
-        if tell_peer:
-            self._post(wire.pack(wire.BYE, wire.Reason(reason)))
+        told = tell_peer and self._post(wire.pack(wire.BYE, wire.Reason(reason)))
+        if not told:
+            self._parted.set()
         self._outbox.end(reason)
         self._inbox.end(reason)
         logger.debug("%s ended: %s", self._where, reason)
@@ -207,7 +236,8 @@ class Channel:
             self._outbox.released(wire.unpack_credit(parts))
         elif kind == wire.BYE:
             reason = wire.unpack(parts, wire.Reason).text
-            self.shut(f"{self._where} was closed by the peer: {reason}")
+            self.shut(f"{self._where} was closed by the peer: {reason}", tell_peer=True)
+            self._parted.set()
         elif kind != wire.PING:
             raise ProtocolError(f"a message of unknown kind {kind[:8]!r}")
 

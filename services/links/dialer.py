@@ -2,10 +2,10 @@
 
     dial -> HELLO ... WELCOME -> Channel        REFUSE, rejected keys, no answer -> LinkError
 
-Three loops run behind a channel until it ends: the reader (messages to the channel), the watcher
-(the socket's monitor: a lost connection ends the channel, because whoever answers after it may be
-another incarnation), and the heartbeat. They, the socket and its context go with the channel,
-whichever end ends it.
+Loops run behind a channel until it ends: the reader (messages to the channel), the watcher (the
+socket's monitor: a lost connection ends the channel, because whoever answers after it may be
+another incarnation), the heartbeat, and the parting. They, the socket and its context go with the
+channel, whichever end ends it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,13 @@ from shared.errors import LinkError
 from shared.messages import PROTOCOL_VERSION
 
 _WATCHED = (
-    zmq.EVENT_CONNECT_DELAYED
-    | zmq.EVENT_CONNECT_RETRIED
-    | zmq.EVENT_DISCONNECTED
+    zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-_NOTHING_LISTENS = "nothing listens there"
 _SYMPTOMS = {
-    int(zmq.EVENT_CONNECT_RETRIED): _NOTHING_LISTENS,
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): "it is connected but says nothing",
     int(
         zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -96,8 +92,9 @@ class _Connection:
         self._timeouts = timeouts
         self._channel: Channel | None = None
         self._welcomed: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
-        self._symptom = _NOTHING_LISTENS
+        self._symptom = "nothing listens there"
         self._connected = False
+        self._ended = asyncio.Event()
         self._stop = asyncio.Event()
         self._context = zmq.asyncio.Context()
         self._socket = open_socket(self._context, zmq.DEALER, timeouts)
@@ -125,13 +122,17 @@ class _Connection:
             ) from None
 
     async def close(self) -> None:
-        """Wait until the loops, the socket and its context are gone; raises a loop's failure."""
+        """Give up at once; returns when loops, socket and context are gone."""
         self._stop.set()
+        await self._closed()
+
+    async def _closed(self) -> None:
+        """Wait until loops, socket and context are gone; raises a loop's failure."""
         await asyncio.shield(self._task)
 
     async def _run(self) -> None:
         try:
-            await run_until(self._stop, [self._read, self._watch, self._beat])
+            await run_until(self._stop, [self._read, self._watch, self._beat, self._part])
         finally:
             self._fail("this end has stopped")
             if self._channel is not None:
@@ -171,8 +172,8 @@ class _Connection:
             peer_limits=welcome.end.limits(),
             plane=welcome.plane,
             post=lambda parts: post(self._socket, parts),
-            on_end=lambda channel: self._stop.set(),
-            close_transport=self.close,
+            on_end=lambda channel: self._ended.set(),
+            close_transport=self._closed,
         )
         self._welcomed.set_result(self._channel)
 
@@ -195,7 +196,14 @@ class _Connection:
                 self._fail(f"{self._endpoint} hung up during the hello")
                 if self._channel is not None:
                     peer = self._channel.peer
-                    self._channel.shut(f"link {self._name!r} lost its connection to {peer}")
+                    self._channel.lost(f"link {self._name!r} lost its connection to {peer}")
 
     async def _beat(self) -> None:
         await keep_alive(lambda: [self._channel] if self._channel else [], self._timeouts)
+
+    async def _part(self) -> None:
+        """Once the channel has ended, stay until the peer has heard of it."""
+        await self._ended.wait()
+        assert self._channel is not None
+        await self._channel.farewell(self._timeouts.linger_s)
+        self._stop.set()

@@ -69,7 +69,7 @@ class LinkTimeouts:
     hello_s: float = 10.0
     ping_s: float = 0.5
     silence_s: float = 30.0
-    linger_s: float = 2.0
+    linger_s: float = 5.0
 
 
 def host_identity() -> str:

@@ -66,6 +66,7 @@ class Listener:
         self._changed = asyncio.Event()
         self._waiting = Meter()
         self._turn = asyncio.Lock()
+        self._closing = asyncio.Event()
         self._stop = asyncio.Event()
         self._context = zmq.asyncio.Context()
         self._socket = open_socket(self._context, zmq.ROUTER, timeouts)
@@ -106,7 +107,7 @@ class Listener:
     @property
     def channels(self) -> list[Channel]:
         """Channels that are open now."""
-        return list(self._channels.values())
+        return [channel for channel in self._channels.values() if not channel.closed]
 
     async def accept(self) -> Channel:
         """The next new channel that is still open; ChannelClosed once the listener is closed."""
@@ -142,10 +143,11 @@ class Listener:
         return replace(total, wait_s=total.wait_s + self._waiting.wait_s)
 
     async def close(self) -> None:
-        """End every channel; what was sent leaves within the linger time."""
+        """End every channel; returns when the peers have taken what was sent, or after
+        `linger_s`."""
         for channel in self.channels:
             channel.shut(f"link {self.name!r}: the listener was closed", tell_peer=True)
-        self._stop.set()
+        self._closing.set()
         self._changed.set()
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -174,13 +176,13 @@ class Listener:
         self.endpoint = f"tcp://{network.gethostname() if everywhere else bracketed}:{port}"
 
     async def _run(self) -> None:
-        loops = [self._read, lambda: keep_alive(lambda: self.channels, self._timeouts)]
+        loops = [self._read, self._beat, self._part]
         if self._doorkeeper is not None:
             loops.append(self._doorkeeper.serve)
         try:
             await run_until(self._stop, loops)
         finally:
-            self._stop.set()
+            self._closing.set()
             for channel in self.channels:
                 channel.shut(f"link {self.name!r}: the listener has stopped", tell_peer=True)
             self._changed.set()
@@ -193,10 +195,28 @@ class Listener:
             self._doorkeeper.close()
 
     async def _change(self) -> None:
-        if self._stop.is_set():
+        if self._closing.is_set():
             raise ChannelClosed(f"link {self.name!r}: the listener is closed")
         self._changed.clear()
         await self._changed.wait()
+
+    async def _beat(self) -> None:
+        await keep_alive(self._unparted, self._timeouts)
+
+    def _unparted(self) -> list[Channel]:
+        """Channels whose peers may still speak; the others are forgotten."""
+        for routing_id, channel in list(self._channels.items()):
+            if channel.parted:
+                del self._channels[routing_id]
+        return list(self._channels.values())
+
+    async def _part(self) -> None:
+        """Once the listener is closed, stay until its peers have heard of it."""
+        await self._closing.wait()
+        async with asyncio.TaskGroup() as group:
+            for channel in self._channels.values():
+                group.create_task(channel.farewell(self._timeouts.linger_s))
+        self._stop.set()
 
     async def _read(self) -> None:
         while True:
@@ -237,7 +257,7 @@ class Listener:
             plane=plane,
             post=lambda parts: self._post(routing_id, parts),
             on_arrival=self._changed.set,
-            on_end=lambda channel: self._forget(routing_id),
+            close_transport=lambda: channel.farewell(self._timeouts.linger_s),
         )
         self._channels[routing_id] = channel
         self._rotation.append(channel)
@@ -247,6 +267,8 @@ class Listener:
         self._changed.set()
 
     def _check(self, hello: wire.Hello) -> Literal["shm", "zmq"]:
+        if self._closing.is_set():
+            raise ValueError("the listener is closed")
         if hello.end.run_id != self._identity.run_id:
             raise ValueError(
                 f"this is run {self._identity.run_id}, not {hello.end.run_id}: the endpoint is "
@@ -256,9 +278,6 @@ class Listener:
             raise ValueError(f"this is link {self.name!r}, not {hello.link!r}")
         same_host = hello.end.host == host_identity()
         return choose_plane(self._plane, hello.plane, same_host=same_host)
-
-    def _forget(self, routing_id: bytes) -> None:
-        self._channels.pop(routing_id, None)
 
     def _post(self, routing_id: bytes, parts: list[Part]) -> bool:
         return post(self._socket, [routing_id, *parts])
