@@ -8,7 +8,6 @@ the socket, so a cancelled send has sent nothing and holds nothing.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -23,7 +22,7 @@ from services.links.frames import (
     off_loop,
     specs_of,
 )
-from services.links.identity import LinkIdentity, LinkLimits
+from services.links.identity import SHM_FOLDER, LinkIdentity, LinkLimits
 from services.links.shm import SendingSegment
 from services.links.stats import LinkStats, Meter
 from services.links.wire import DATA, Part, ProtocolError
@@ -57,6 +56,7 @@ class Outbox:
         self._ended: str | None = None
         self._next_number = 0
         self._segment: SendingSegment | None = None
+        self._warned = False
         self._places: dict[int, list[int]] = {}  # offsets of outstanding messages, by number
 
     async def send(self, payload: Payload, frames: Sequence[Frame]) -> None:
@@ -187,14 +187,15 @@ class Outbox:
         return self._segment
 
     def _warn_inline(self, error: OSError) -> None:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-            raise error
-        logger.warning(
-            "%s: shared memory is full (%s); this message goes through the socket. Free "
-            "/dev/shm, or lower links.max_bytes",
+        logger.log(
+            logging.DEBUG if self._warned else logging.WARNING,
+            "%s: shared memory cannot be used (%s): large messages go through the socket, which "
+            "is slower. Give %s more room, lower links.max_bytes, or set links.plane to 'zmq'",
             self._where,
             error.strerror,
+            SHM_FOLDER,
         )
+        self._warned = True
 
     def _raise_if_ended(self) -> None:
         if self._ended is not None:

@@ -175,6 +175,31 @@ async def test_a_closed_channel_says_so_to_whoever_waits_on_it():
         assert "closed by the peer" in (ends.dialed.end_reason or "")
 
 
+@pytest.mark.parametrize("closes_first", ["dialed", "accepted", "listener"])
+async def test_an_end_is_answered_before_its_connection_goes(closes_first, caplog):
+    """Otherwise the closing end would wait out its linger time, and say so."""
+    async with pair() as ends:
+        await getattr(ends, closes_first).close()
+        assert ends.accepted.parted and ends.accepted.closed
+        assert "no answer" not in caplog.text
+        with pytest.raises(ChannelClosed):
+            await (ends.accepted if closes_first == "dialed" else ends.dialed).receive()
+    assert "no answer" not in caplog.text
+
+
+async def test_a_peer_that_dies_instead_of_answering_holds_up_nobody():
+    run_id = new_run_id()
+    timeouts = LinkTimeouts(ping_s=0.02, linger_s=30.0)
+    async with listening(run_id, timeouts=timeouts) as listener:
+        async with RawPeer(listener.endpoint, run_id) as peer:
+            await peer.hello()
+            channel = await listener.accept()
+            closing = asyncio.create_task(channel.close())
+            assert (await peer.answer())[0] == b"B"
+        async with asyncio.timeout(10):
+            await closing
+
+
 async def test_a_new_hello_of_the_same_worker_ends_its_earlier_channel():
     run_id = new_run_id()
     async with listening(run_id) as listener:

@@ -61,22 +61,32 @@ async def test_the_socket_plane_makes_no_segments():
             assert segments_of(ends.run_id) == []
 
 
-@pytest.mark.parametrize("call", ["posix_fallocate", "ftruncate"])
-async def test_full_memory_sends_through_the_socket_with_a_warning(monkeypatch, caplog, call):
-    def full(*arguments: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("posix_fallocate", errno.ENOSPC), ("ftruncate", errno.ENOSPC), ("open", errno.EACCES)],
+)
+async def test_unusable_memory_sends_through_the_socket_with_one_warning(
+    monkeypatch, caplog, call, number
+):
+    def full(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
 
     async with pair(plane="shm") as ends:
         with monkeypatch.context() as patch:
             patch.setattr(shm.os, call, full)
             with caplog.at_level(logging.WARNING, "services.links"):
                 await ends.dialed.send(CompletionsFrom(0), _frames(1))
-        assert "shared memory is full" in caplog.text and "links.max_bytes" in caplog.text
-        await ends.dialed.send(CompletionsFrom(1), _frames(2))
+                await ends.dialed.send(CompletionsFrom(0), _frames(2))
+        (record,) = [r for r in caplog.records if r.name == "services.links.outbox"]
+        message = record.getMessage()
+        assert os.strerror(number) in message and "lower links.max_bytes" in message
         for value in (1, 2):
             with await ends.accepted.receive() as received:
                 assert set(bytes(received.frames["x"].data)) == {value}
-        assert len(segments_of(ends.run_id)) == 1, "the second found room"
+        await ends.dialed.send(CompletionsFrom(1), _frames(3))
+        with await ends.accepted.receive() as received:
+            assert set(bytes(received.frames["x"].data)) == {3}
+        assert len(segments_of(ends.run_id)) == 1, "the third found room"
     assert segments_of(ends.run_id) == []
 
 
