@@ -23,6 +23,7 @@ from control_plane.controller import actions, registry
 from control_plane.controller.environment import ControllerEnvironment
 from control_plane.controller.facts import Effects
 from control_plane.controller.figures import point_data
+from control_plane.controller.heartbeats import HeartbeatBook
 from control_plane.controller.keys import LinkKeyStore
 from control_plane.controller.run_file import write_run_file
 from control_plane.controller.run_task import RunTask
@@ -63,8 +64,9 @@ class Controller:
         self._database = database
         self._clock = clock
         self._environment = ControllerEnvironment(
-            settings.folder, database, launcher, broadcaster, clock=clock
+            settings.folder, database, launcher, broadcaster, HeartbeatBook(database), clock=clock
         )
+        self._heartbeats = self._environment.heartbeats
         self._keys = LinkKeyStore(settings.data / "link_keys")
         self._tasks: dict[str, tuple[RunTask, asyncio.Task[None]]] = {}
         self._scheduler: asyncio.Task[None] | None = None
@@ -140,6 +142,7 @@ class Controller:
         if self._shutting_down:
             raise ConflictError("the control plane is shutting down; try again when it is back")
         run = await self._database.write(change, run_id, mode=mode, now=self._clock())
+        self._heartbeats.forget(run_id)
         if run.state != RunState.QUEUED.value:
             task = self._ensure_task(run)
             if action is RunAction.RESUME:
@@ -209,6 +212,7 @@ class Controller:
         given = await self._database.write(registry.register, registration, now=self._clock())
         config = RunConfig.model_validate(given.run.config)
         keys = self._keys.get(given.run.id) if config.links.encrypt else None
+        self._heartbeats.forget(given.run.id)
         self._ensure_task(given.run).wake()
         return WorkerLease(
             worker_id=given.worker.id,
@@ -222,9 +226,18 @@ class Controller:
 
     async def heartbeat(self, worker_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         """Store a heartbeat with its facts. NotFoundError, SupersededError."""
+        now = self._clock()
+        repeated = self._heartbeats.repeat(worker_id, beat, now=now)
+        if repeated is not None:
+            return repeated
+        row = await self._database.read(workers.get, worker_id)
+        changes = self._heartbeats.changes_of(row.run_id)
         worker, answer, effects = await self._database.write(
-            registry.heartbeat, worker_id, beat, now=self._clock()
+            registry.heartbeat, worker_id, beat, now=now
         )
+        self._heartbeats.remember(worker, answer, changes=changes)
+        if effects.wake:
+            self._heartbeats.forget(worker.run_id)
         if effects.wake or worker.run_id not in self._tasks:
             await self._tend(worker.run_id)
         await self._show(worker, effects)
@@ -233,6 +246,7 @@ class Controller:
     async def leave(self, worker_id: str, reason: str) -> None:
         """A worker has drained and goes. NotFoundError."""
         worker = await self._database.write(registry.leave, worker_id, reason, now=self._clock())
+        self._heartbeats.forget(worker.run_id)
         await self._tend(worker.run_id)
 
     # inside

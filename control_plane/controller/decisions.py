@@ -21,7 +21,7 @@ from enum import Enum, auto
 from control_plane.controller.slots import DRAIN_ORDER, Slot
 from control_plane.store.tables import Run, Worker
 from shared.config.schema import SupervisionSection
-from shared.states import DesiredState, Role, RunState
+from shared.states import DesiredState, Role, RunState, WorkerState
 
 FATAL_EXIT = 3
 
@@ -222,7 +222,8 @@ def _drain(live: list[Worker], policy: SupervisionSection, situation: Situation)
             late = [w for w in late if w.role != Role.ARCHIVER.value]
         actions.extend(Kill(w.id, f"did not drain within {limit}") for w in late)
     gone = {action.worker_id for action in actions if isinstance(action, Kill)}
-    draining = [w for w in live if w.id not in gone]
+    # Who has said that it leaves is drained; its process may take its time to end.
+    draining = [w for w in live if w.id not in gone and w.state != WorkerState.EXITED.value]
     if draining and elapsed_s <= policy.drain_deadline_s / 2:
         first = min(DRAIN_ORDER.index(Role(w.role)) for w in draining)
         draining = [w for w in draining if DRAIN_ORDER.index(Role(w.role)) == first]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from control_plane.broadcast import Broadcaster
 from control_plane.controller.alerts import Alerts
+from control_plane.controller.heartbeats import HeartbeatBook
 from control_plane.store import Database
 from services.launchers import Launcher
 from shared.layout import DataFolder
@@ -21,5 +22,6 @@ class ControllerEnvironment:
     database: Database
     launcher: Launcher
     broadcaster: Broadcaster
+    heartbeats: HeartbeatBook
     alerts: Alerts = field(default_factory=Alerts)
     clock: Callable[[], float] = time.time

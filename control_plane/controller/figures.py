@@ -91,8 +91,9 @@ class FigureKeeper:
             stage = current_stage(self._config.stages, progress, evaluating=evaluating)
             figures["stage"] = stage.value if stage else None
             figures["throughput"] = throughput(own)
-            figures["bottleneck"] = bottleneck(own)
-            figures["eta_s"] = self._eta.update(progress, now)
+            if not evaluating:  # the others have nothing left to do
+                figures["bottleneck"] = bottleneck(own)
+                figures["eta_s"] = self._eta.update(progress, now)
         return figures
 
     async def _keep_series(self, run: Run, figures: dict[str, Any], now: float) -> None:

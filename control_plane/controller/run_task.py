@@ -15,7 +15,14 @@ import logging
 from collections.abc import Mapping
 
 from control_plane.controller.alerts import AlertKind
-from control_plane.controller.decisions import Phase, Situation, Trip, phase_of, supervise
+from control_plane.controller.decisions import (
+    Phase,
+    Situation,
+    Trip,
+    all_registered,
+    phase_of,
+    supervise,
+)
 from control_plane.controller.environment import ControllerEnvironment
 from control_plane.controller.figures import FigureKeeper
 from control_plane.controller.job_runner import JobRunner
@@ -33,7 +40,7 @@ from control_plane.controller.slots import run_slots
 from control_plane.controller.snapshot import Snapshot, take_snapshot
 from control_plane.controller.supervisor import Supervisor
 from control_plane.store import evaluations, runs
-from control_plane.store.tables import Run
+from control_plane.store.tables import Run, Worker
 from shared.config import RunConfig
 from shared.errors import ConflictError, EnvironmentFault, NotFoundError
 from shared.states import ACTIVE_STATES, RunEvent, RunState
@@ -66,6 +73,8 @@ class RunTask:
         self._figures = FigureKeeper(self._config, environment)
         self._wake = asyncio.Event()
         self._shutting_down = False
+        self._seen_workers: list[Worker] = []
+        self._is_settled = False
         self._drain_seen_at: float | None = None
         self._recorded: tuple[object, ...] = ()
 
@@ -93,8 +102,8 @@ class RunTask:
         tick_s = min(MAX_TICK_S, max(MIN_TICK_S, self._config.supervision.heartbeat_s / 2))
         is_taken_up = False
         while True:
-            self._wake.clear()
             try:
+                self._wake.clear()
                 if not is_taken_up:
                     await self._take_up()
                     is_taken_up = True
@@ -103,14 +112,29 @@ class RunTask:
             except ConflictError as error:
                 # Somebody else moved the run between the look and the step: look again.
                 logger.info("run %s: %s", self.run_id, error)
+                self._environment.heartbeats.forget(self.run_id)
             except EnvironmentFault as error:
                 logger.error("run %s: looks again later: %s", self.run_id, error)
+                self._environment.heartbeats.forget(self.run_id)
             except NotFoundError:
                 logger.info("run %s has been deleted", self.run_id)
                 return
+            await self._rest(tick_s)
+
+    async def _rest(self, tick_s: float) -> None:
+        """Until something calls for a look: a wake, a dead process, or the time.
+
+        While every worker is at work a look a second is enough; else timers run that are shorter.
+        """
+        rested_s = 0.0
+        while rested_s < (MAX_TICK_S if self._is_settled else tick_s):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(tick_s):
                     await self._wake.wait()
+                    return
+            rested_s += tick_s
+            if self._supervisor.find_dead(self._seen_workers):
+                return
 
     async def _take_up(self) -> None:
         await self._supervisor.free_memory()
@@ -118,16 +142,23 @@ class RunTask:
 
     async def _look(self) -> bool:
         """One look and everything due; False when the run needs no task any more."""
+        await self._environment.heartbeats.flush()
         seen = await self._database.read(take_snapshot, self.run_id)
         await self._record(seen.run)
+        self._seen_workers = [w for w in seen.workers if w.ended_at is None]
+        self._is_settled = RunState(seen.run.state) is RunState.RUNNING and all_registered(
+            self._slots, self._seen_workers
+        )
         dead = self._supervisor.find_dead(seen.workers)
         has_acted = await self._tend_workers(seen, dead)
         has_acted |= await self._jobs.tend(seen, dead, shutting_down=self._shutting_down)
-        if not self._shutting_down:
+        # In a shutdown a run goes no further, but one that is being stopped ends.
+        if not self._shutting_down or RunState(seen.run.state) is RunState.STOPPING:
             has_acted |= await self._step(seen)
         await self._figures.update(seen.run, seen.workers, seen.evaluations)
         if has_acted:
             # What was done has consequences that are due now, not in a tick.
+            self._environment.heartbeats.forget(self.run_id)
             self._wake.set()
             return True
         if seen.has_live_workers:

@@ -242,12 +242,16 @@ async def test_an_evaluation_needs_a_checkpoint(mesh: Mesh) -> None:
 
 
 async def test_a_checkpoint_that_was_never_reported_is_found_on_the_disk(mesh: Mesh) -> None:
+    others = [await mesh.submit() for _ in range(2)]
+    for other in others:
+        await mesh.register_all(other)
     run_id = await mesh.submit()
     folder = mesh.settings.folder.run(run_id).checkpoint(40)
     folder.root.mkdir(parents=True)
     (folder.root / "trainer_state.json").write_text('{"next_micro_batch_id": 160, "epoch": 2}')
     folder.complete_marker.write_text("{}")
     (mesh.settings.folder.run(run_id).checkpoint(50).root).mkdir()  # not complete
+    await mesh.controller.act(others[0], RunAction.STOP, "now")
     await mesh.until_state(run_id, RunState.STARTING)
 
     async def evaluated() -> str | None:

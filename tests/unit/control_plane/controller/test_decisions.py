@@ -145,6 +145,12 @@ def test_the_next_role_waits_while_the_first_one_drains() -> None:
     assert drained(NOW - 5, rows) == []
 
 
+def test_who_has_left_holds_nobody_up_but_does_not_outlive_the_deadline() -> None:
+    rows = [worker("generator", desired="drain", state="exited"), worker("batcher")]
+    assert drained(NOW - 5, rows) == [Want("batcher-0-0", DesiredState.DRAIN)]
+    assert [type(a) for a in drained(NOW - 21, rows)] == [Kill, Kill]
+
+
 def test_at_half_of_the_deadline_everybody_drains_and_after_it_the_rest_is_killed() -> None:
     rows = [worker("generator", desired="drain"), worker("batcher"), worker("archiver")]
     assert [type(a) for a in drained(NOW - 11, rows)] == [Want, Want]
