@@ -61,7 +61,7 @@ def run_slots(config: RunConfig) -> list[Slot]:
         slots.append(
             Slot(Role.DRAFTER_TRAINER, 0, config.trainer.device, config.trainer.num_threads)
         )
-    if config.archive.destination is not None:
+    if config.archive.worker:
         slots.append(Slot(Role.ARCHIVER, 0))
     return slots
 

@@ -167,9 +167,21 @@ class EvaluateSection(Section):
 
 
 class ArchiveSection(Section):
-    """Continuous archiving of the run's files."""
+    """Archiving beside the run: documents of the run folder always, files with a destination."""
 
     destination: str | None = Field(None, description="file:///... or s3://bucket/prefix")
+    worker: bool = Field(
+        True, description="An archiver of the run keeps manifest, PROGRESS.md and hardware.json true"
+    )
+
+    @model_validator(mode="after")
+    def _a_destination_needs_a_worker(self) -> ArchiveSection:
+        if self.destination is not None and not self.worker:
+            raise ValueError(
+                "archive.destination is set but archive.worker is false: nobody would upload; "
+                "remove one of the two"
+            )
+        return self
 
 
 class SupervisionSection(Section):

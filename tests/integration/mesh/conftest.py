@@ -80,6 +80,7 @@ class ControlPlane:
             "target": {"path": "builtin:tiny"},
             "data": {"prompts": "builtin:tiny", "num_prompts": 40},
             "stages": ["generate", "tokenise"],
+            "archive": {"worker": False},
             **tables,
             "supervision": {**SUPERVISION, **tables.get("supervision", {})},
         }

@@ -71,6 +71,7 @@ class Mesh:
                 "target": {"path": "builtin:tiny"},
                 "data": {"prompts": "builtin:tiny"},
                 "stages": ["generate", "tokenise"],
+                "archive": {"worker": False},
                 "supervision": {
                     "heartbeat_s": 0.1,
                     "lease_s": 30,

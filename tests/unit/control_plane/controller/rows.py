@@ -15,6 +15,7 @@ def config(**tables: Any) -> RunConfig:
     tree = {
         "target": {"path": "builtin:tiny"},
         "data": {"prompts": "builtin:tiny"},
+        "archive": {"worker": False},
         "supervision": {
             "heartbeat_s": 1,
             "lease_s": 10,
