@@ -1,0 +1,110 @@
+"""One run on the tiny target, from the start form to the export, all of it through the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.servers import Server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+SMALL = """\
+data.num_prompts = 96
+train.num_epochs = 2
+generator.group_size = 16
+batcher.segment_samples = 16
+trainer.checkpoint_every_steps = 40
+evaluate.num_prompts = 4
+evaluate.baselines = false
+supervision.heartbeat_s = 0.5
+supervision.backoff_s = 0.2
+"""
+MINUTE_MS = 60_000
+STEP = "document.querySelector('[data-figure=step]').textContent.replaceAll(',', '')"
+
+
+def wait_for_step(page: Page, more_than: int) -> int:
+    page.wait_for_function(f"parseInt({STEP}) > {more_than}", timeout=1.5 * MINUTE_MS)
+    return int(page.evaluate(f"parseInt({STEP})"))
+
+
+def inked_pixels(page: Page) -> list[int]:
+    """By plot: how many pixels its canvas has drawn on; 0 without a canvas."""
+    found: list[int] = page.evaluate(
+        """() => [...document.querySelectorAll('.plot')].map((plot) => {
+            const canvas = plot.querySelector('canvas');
+            if (!canvas) return 0;
+            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            let inked = 0;
+            for (let i = 3; i < data.length; i += 4) if (data[i] > 0) inked += 1;
+            return inked;
+        })"""
+    )
+    return found
+
+
+def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Page]) -> None:
+    page = open_page(server, permissions=["clipboard-read", "clipboard-write"])
+    state = page.locator("#run-state")
+
+    page.locator("#preset").select_option("demo")
+    page.locator("#overrides").fill(SMALL)
+    page.locator("#start").click()
+    page.wait_for_url(re.compile(r"#/runs/.+"))
+    run_id = page.url.rsplit("/", 1)[1]
+    expect(state).to_have_text("running", timeout=MINUTE_MS)
+    expect(page.locator("#link-state")).to_have_text("live")
+
+    # Numbers move.
+    seen = wait_for_step(page, 0)
+    seen = wait_for_step(page, seen)
+    for queue in ("completions", "batches", "hidden_states"):
+        depth = page.locator(f"[data-queue={queue}] .depth")
+        expect(depth).to_have_text(re.compile(r"^\d+ / [1-9]\d*$"))
+    expect(page.locator("[data-role=drafter_trainer] .figure")).not_to_have_text("0")
+    expect(page.locator("[data-figure=loss]")).to_have_text(re.compile(r"^\d+\.\d+$"))
+    page.wait_for_function("document.querySelectorAll('.plot canvas').length === 5")
+    assert min(inked_pixels(page)) > 100
+    expect(page.locator(".log li").first).to_be_visible()
+
+    # A worker dies and comes back.
+    forward = page.locator("[data-worker=target_forward-0]")
+    pid = int(forward.get_attribute("data-pid") or 0)
+    os.kill(pid, signal.SIGKILL)
+    expect(forward.locator(".restarts")).to_have_text("1", timeout=MINUTE_MS)
+    expect(forward).not_to_have_attribute("data-pid", str(pid), timeout=MINUTE_MS)
+    seen = wait_for_step(page, seen)
+
+    page.locator("[data-action=pause]").click()
+    expect(state).to_have_text("paused", timeout=MINUTE_MS)
+    page.locator("[data-action=resume]").click()
+    expect(state).to_have_text("running", timeout=MINUTE_MS)
+    wait_for_step(page, seen)
+
+    page.get_by_role("button", name="Stop as curl").click()
+    expect(page.locator("#toast")).to_have_text("Copied")
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert command.startswith("curl ")
+    assert f"{server.url}/v1/runs/{run_id}/stop" in command
+
+    expect(state).to_have_text("completed", timeout=2 * MINUTE_MS)
+    expect(page.locator("[data-figure=acceptance]")).to_have_text(re.compile(r"^[1-9]\d*\.\d\d$"))
+    expect(page.locator("tr[data-evaluation=completed]").first).to_contain_text("equal")
+
+    target = server.folder / "export"
+    page.locator("#destination").fill(target.as_uri())
+    page.locator("[data-action=export]").click()
+    card = page.locator("[data-export]")
+    expect(card).to_have_attribute("data-state", "completed", timeout=MINUTE_MS)
+    expect(card).to_contain_text("manifest sha256")
+    assert exported(target)
+
+
+def exported(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.safetensors"))
