@@ -7,6 +7,8 @@ its raw bytes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -27,10 +29,9 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 def tensor_frame(name: str, tensor: Tensor) -> Frame:
     """The frame of a tensor; copies only when it is not contiguous or not on the CPU."""
     tensor = tensor.detach().to("cpu").contiguous()
-    data = tensor.view(torch.uint8).reshape(-1) if tensor.numel() else tensor.new_empty(0)
-    return Frame(
-        name, _NAMES[tensor.dtype], tuple(tensor.shape), memoryview(data.numpy()).cast("B")
-    )
+    # Viewed as bytes, because numpy has no bfloat16.
+    raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return Frame(name, _NAMES[tensor.dtype], tuple(tensor.shape), memoryview(raw))
 
 
 def tensor_view(frame: Frame) -> Tensor:

@@ -42,7 +42,7 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
         )
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 (the library raises bare Exception)
+    except Exception as error:  # the library raises bare Exception
         raise TargetModelError(f"{path} is not a tokenizer: {error}") from error
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.target_models.untrained import untrained_drafter
 from shared.config import RunConfig
 from shared.config.loading import config_sha256
 from shared.dflash.batch import collate
@@ -96,7 +97,7 @@ class DrafterTraining:
         self._watchdog = LossWatchdog(trainer.divergence_factor, trainer.nonfinite_steps_limit)
         self._objective = Objective(trainer.objective, trainer.gamma, trainer.alpha)
         self._chunk_logits = trainer.loss_chunk_blocks * shape.block_size * shape.vocab_size
-        self._adopt(initial_drafter(shape, config.seed))
+        self._adopt(untrained_drafter(shape, config.seed))
 
     def _adopt(self, model: DFlashDraftModel) -> None:
         trainer = self.config.trainer
@@ -231,13 +232,6 @@ class DrafterTraining:
             raise IntegrityError(
                 f"checkpoint {checkpoint.folder.root} lacks {error} in its trainer state"
             ) from error
-
-
-def initial_drafter(shape: DrafterConfig, seed: int) -> DFlashDraftModel:
-    """The untrained drafter of a run: the same on every machine."""
-    model = DFlashDraftModel(shape)
-    model.initialise(torch.Generator().manual_seed(seed))
-    return model
 
 
 def differing_fields(found: DrafterConfig, wanted: DrafterConfig) -> list[str]:

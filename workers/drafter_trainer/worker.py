@@ -19,13 +19,12 @@ steps. Draining saves the last finished step; a step begun is replayed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 import torch
 
 from services.builtin import target_folder
-from services.links import Channel, LinkLimits, Listener
+from services.links import Channel, LinkLimits, Listener, Received
 from services.target_models.drafter_shape import drafter_config
 from shared.api.workers import QueueReport
 from shared.errors import LinkError
@@ -37,7 +36,7 @@ from workers.drafter_trainer.items import TrainingItem, training_item
 from workers.drafter_trainer.recorder import Recorder
 from workers.drafter_trainer.training import DrafterTraining
 from workers.runtime import WorkerContext
-from workers.runtime.dialing import dial_peer
+from workers.runtime.dialing import dial_peer, next_message
 
 logger = logging.getLogger(__name__)
 _POSITION_LIMITS = LinkLimits(max_messages=4, max_bytes=2**20)
@@ -133,21 +132,22 @@ class TrainerLoops:
         """Move what one target_forward sends into the intake, until its link ends."""
         try:
             while True:
-                received = await channel.receive()
-                try:
-                    item = training_item(received, self._training.shape)
-                    if self._intake.wants(item.micro_batch_id):
-                        self._intake.offer(item.micro_batch_id, item.copied())
-                        if self._intake.ready:
-                            self._arrived.set()
-                finally:
-                    received.release()
+                with await next_message(channel) as received:
+                    self._keep(received)
         except LinkError as error:
             logger.info("link from %s ended: %s", channel.peer_worker_id, error)
             self._is_reset_wanted = True
             self._moved.set()
         finally:
             await channel.close()
+
+    def _keep(self, received: Received) -> None:
+        """Copy a message into the intake, unless it is there already."""
+        item = training_item(received, self._training.shape)
+        if self._intake.wants(item.micro_batch_id):
+            self._intake.offer(item.micro_batch_id, item.copied())
+            if self._intake.ready:
+                self._arrived.set()
 
     async def _apply(self) -> None:
         """Apply micro-batches in order until the plan ends or draining is asked."""

@@ -41,8 +41,8 @@ class TargetForward:
         highest = max(self.target_layer_ids)
         if highest >= self.target.num_layers:
             raise TargetModelError(
-                f"drafter.target_layer_ids asks for layer {highest}, but the target in {folder} has "
-                f"{self.target.num_layers} layers, numbered from 0"
+                f"drafter.target_layer_ids asks for layer {highest}, but the target in {folder} "
+                f"has {self.target.num_layers} layers, numbered from 0"
             )
 
     def run(self, input_ids: Tensor, lengths: Sequence[int], padded_length: int) -> ForwardResult:

@@ -30,7 +30,7 @@ from shared.errors import IntegrityError, LinkError
 from shared.messages import HiddenStates, MicroBatch
 from shared.states import Role, WorkerState
 from workers.runtime import WorkerContext
-from workers.runtime.dialing import dial_peer
+from workers.runtime.dialing import dial_peer, next_message
 from workers.target_forward.forward import ForwardResult, TargetForward
 
 logger = logging.getLogger(__name__)
@@ -112,13 +112,10 @@ class TargetForwardLoops:
             channel = await dial_peer(self._context, Role.BATCHER, "batches", limits)
             try:
                 while True:
-                    received = await channel.receive()
-                    try:
+                    with await next_message(channel) as received:
                         work = _work_of(received)
                         await self._work.put(work)
                         self._work_bytes = work.num_bytes
-                    finally:
-                        received.release()
             except LinkError as error:
                 logger.info("link to the batcher ended: %s", error)
             finally:

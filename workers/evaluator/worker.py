@@ -1,0 +1,143 @@
+"""The evaluator: one job, from a checkpoint to evaluations/ID.json.
+
+    held-out prompts + target + checkpoint's drafter -> measure (a thread) -> file, EvaluationDone
+
+A restart measures again from the start: the result depends on the checkpoint and the run alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from services.builtin import target_folder
+from services.data.tokenizer import TargetTokenizer
+from services.files import write_json
+from services.target_models.untrained import untrained_drafter
+from shared.api.events import EvaluationDone
+from shared.config import RunConfig
+from shared.dflash.export import load_drafter
+from shared.dflash.target import TargetModel
+from shared.errors import NotFoundError
+from shared.layout import CheckpointFolder, RunFolder
+from shared.states import WorkerState
+from workers.evaluator.measure import EvaluationSettings, Progress, measure
+from workers.evaluator.prompts import held_out_rows, render
+from workers.runtime import WorkerContext
+
+logger = logging.getLogger(__name__)
+
+
+async def main(context: WorkerContext) -> None:
+    """Carry out the job of this worker, then wait until draining is asked."""
+    assert context.job is not None, "an evaluator is started for one evaluation"
+    config, job = context.config, context.job
+    if config.evaluate.num_threads is not None:
+        torch.set_num_threads(config.evaluate.num_threads)
+    checkpoint = find_checkpoint(context.folder, job.get("checkpoint_step"))
+    num_prompts = job.get("num_prompts") or config.evaluate.num_prompts
+    context.set_state(WorkerState.RUNNING)
+    loop = asyncio.get_running_loop()
+
+    def report(done: int, total: int) -> None:
+        progress = {"prompts_done": done, "prompts_total": total}
+        loop.call_soon_threadsafe(context.progress.update, progress)
+
+    with context.meter.busy():
+        result = await _until_draining(
+            context,
+            asyncio.to_thread(
+                evaluate_checkpoint, config, checkpoint, num_prompts, context.device, report
+            ),
+        )
+    if result is None:
+        return
+    context.meter.count_tokens(result["generated_tokens"])
+    path = context.folder.evaluations / f"{job['id']}.json"
+    await asyncio.to_thread(write_json, path, result)
+    context.announce_file(path, "metadata")
+    context.emit(EvaluationDone, evaluation_id=job["id"], result=result)
+    context.set_state(WorkerState.FINISHED)
+    context.milestone(
+        f"acceptance length {result['acceptance_length']} at step {result['checkpoint_step']}, "
+        f"{result['num_prompts']} prompts, "
+        + ("equal to greedy" if result["equal_to_greedy"] else f"{result['num_unequal']} unequal")
+    )
+    await context.draining.wait()
+
+
+async def _until_draining(context: WorkerContext, work: Any) -> dict[str, Any] | None:
+    """The result of `work`, or None when draining is asked first: then the job starts anew."""
+    measuring = asyncio.ensure_future(work)
+    draining = asyncio.ensure_future(context.draining.wait())
+    try:
+        await asyncio.wait([measuring, draining], return_when=asyncio.FIRST_COMPLETED)
+        return measuring.result() if measuring.done() else None
+    finally:
+        for future in (measuring, draining):
+            future.cancel()
+
+
+def find_checkpoint(folder: RunFolder, step: int | None) -> CheckpointFolder:
+    """The complete checkpoint of `step`, or the newest one. NotFoundError when there is none."""
+    if step is not None:
+        checkpoint = folder.checkpoint(step)
+        if not checkpoint.complete_marker.is_file():
+            raise NotFoundError(f"checkpoint {checkpoint.root} is not there, or not complete")
+        return checkpoint
+    found = [CheckpointFolder(path) for path in sorted(folder.checkpoints.glob("step_*"))]
+    complete = [one for one in found if one.step is not None and one.complete_marker.is_file()]
+    if not complete:
+        raise NotFoundError(f"there is no complete checkpoint in {folder.checkpoints}")
+    return complete[-1]
+
+
+def evaluate_checkpoint(
+    config: RunConfig,
+    checkpoint: CheckpointFolder,
+    num_prompts: int,
+    device: str,
+    on_progress: Progress,
+) -> dict[str, Any]:
+    """Measure a checkpoint on the run's first held-out prompts; synchronous.
+
+    Raises DataError, TargetModelError, DrafterError.
+    """
+    folder = target_folder(config.target.path)
+    device = usable_device(device)
+    rows = held_out_rows(config)[:num_prompts]
+    tokenizer = TargetTokenizer.load(folder)
+    target = TargetModel.load(folder, config.target.dtype, device)
+    model = load_drafter(checkpoint.drafter, device=device)
+    prompts = render(rows, tokenizer, thinking=config.generator.thinking, room=target.max_length)
+    untrained = untrained_drafter(model.config, config.seed)
+    result = measure(
+        target,
+        model,
+        prompts,
+        EvaluationSettings(
+            config.evaluate.max_new_tokens, tokenizer.eos_ids, config.evaluate.baselines
+        ),
+        untrained=untrained.to(device, target.dtype).eval(),
+        decode=tokenizer.decode,
+        on_progress=on_progress,
+    )
+    return {"checkpoint_step": checkpoint.step, **result}
+
+
+def usable_device(device: str) -> str:
+    """'auto' becomes 'cuda' where there is one, else 'cpu'."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """The result that an evaluation left on disk."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
