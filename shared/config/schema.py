@@ -171,7 +171,7 @@ class ArchiveSection(Section):
 
     destination: str | None = Field(None, description="file:///... or s3://bucket/prefix")
     worker: bool = Field(
-        True, description="An archiver of the run keeps manifest, PROGRESS.md and hardware.json true"
+        True, description="Keeps manifest.json, PROGRESS.md and hardware.json of the run true"
     )
 
     @model_validator(mode="after")

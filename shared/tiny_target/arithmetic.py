@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from shared.tiny_target.exercise import Exercise, join_words, number_of_digits, phrase
 
@@ -10,7 +11,7 @@ _COLUMNS = ("ones", "tens", "hundreds", "thousands", "ten thousands")
 
 
 def _digit(number: int, column: int) -> int:
-    return number // 10**column % 10
+    return int(number // 10**column % 10)
 
 
 def addition(rng: random.Random) -> Exercise:
@@ -177,7 +178,7 @@ def series(rng: random.Random) -> Exercise:
         numbers=join_words(numbers),
     )
     steps = ["Look at the distance from each number to the next."]
-    for before, after in zip(numbers, numbers[1:], strict=False):
+    for before, after in pairwise(numbers):
         change = f"{after} - {before} = {step}" if step > 0 else f"{before} - {after} = {-step}"
         steps.append(f"From {before} to {after}: {change}.")
     sign, direction = ("+", "up") if step > 0 else ("-", "down")

@@ -18,7 +18,7 @@ MAX_NEW_TOKENS = 256
 def load_target(folder: Path, *, device: str = "cpu") -> tuple[Any, Any]:
     """The model in float32, in evaluation mode, and its tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval().to(device), tokenizer
 
 

@@ -2,7 +2,8 @@
 
 Data flow: seed -> `random.Random` -> a kind (module `exercise`) -> `Problem`. Invariants:
 
-- The same seed, count and portion give the same problems on every machine and Python version.
+- The same seed, count, portion and kinds give the same problems on every machine and with every
+  version of Python.
 - `Problem.id` is a hash of the content, not of its wording, and no list contains an id twice.
 - Every problem lies in one of two portions by its id. The shipped target was trained on `training`
   alone, so a `fresh` problem is one it has never seen in any wording.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,10 +87,12 @@ def portion_of(name: str) -> Portion:
     return "fresh" if int(name[-2:], 16) < _FRESH_SHARE else "training"
 
 
-def draw_problems(seed: int, *, portion: Portion) -> Iterator[Problem]:
-    """Problems of a portion without end, kinds equally often; a problem may come again."""
+def draw_problems(
+    seed: int, *, portion: Portion, kinds: Sequence[str] = tuple(KINDS)
+) -> Iterator[Problem]:
+    """Problems of a portion without end, `kinds` equally often; a problem may come again."""
     rng = random.Random(f"tiny target problems {seed}")
-    names = list(KINDS)
+    names = list(kinds)
     while True:
         rng.shuffle(names)
         for kind in names:
@@ -111,19 +114,25 @@ def _draw(rng: random.Random, kind: str, portion: Portion) -> Problem:
             )
 
 
-def make_problems(seed: int, count: int, *, portion: Portion = "fresh") -> list[Problem]:
+def make_problems(
+    seed: int, count: int, *, portion: Portion = "fresh", kinds: Sequence[str] = tuple(KINDS)
+) -> list[Problem]:
     """`count` different problems, determined by the seed; by default none the target has seen.
 
-    A longer list of the same seed and portion begins with the shorter one.
+    A longer list of the same seed, portion and kinds begins with the shorter one.
 
     Raises:
-        ValueError: if `count` is negative, or more than the kinds can supply without repeating.
+        ValueError: if `count` is negative, or more than the kinds can supply without repeating, or
+            if a kind is unknown.
     """
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown or not kinds:
+        raise ValueError(f"unknown kinds {unknown}: choose some of {', '.join(KINDS)}")
     if count < 0:
         raise ValueError(f"count must not be negative, got {count}")
     found: dict[str, Problem] = {}
     questions: set[str] = set()
-    stream = draw_problems(seed, portion=portion)
+    stream = draw_problems(seed, portion=portion, kinds=kinds)
     for _ in range(_DRAWS_PER_PROBLEM * count):
         if len(found) == count:
             break

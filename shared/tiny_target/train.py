@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,12 +120,19 @@ def train_model(
     """
     torch.manual_seed(options.seed)
     pad_id = tokenizer.token_to_id(END_OF_TEXT)
+    assert pad_id is not None, "the tokenizer was made with this token"
     all_inputs, all_labels, lengths = example_table(examples, pad_id, device)
-    model = Qwen3ForCausalLM(model_config(tokenizer)).to(device).train()
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() == 1]
+    model: Any = Qwen3ForCausalLM(model_config(tokenizer))
+    model = model.to(device).train()
+    parameters: list[torch.nn.Parameter] = list(model.parameters())
+    decayed = [p for p in parameters if p.dim() > 1]
+    plain = [p for p in parameters if p.dim() == 1]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": options.weight_decay},
+        {"params": plain},
+    ]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain}],
+        groups,
         lr=options.lr,
         betas=(0.9, 0.98),
         weight_decay=0.0,
@@ -166,7 +174,8 @@ def save_model(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> N
     model.generation_config = GenerationConfig(
         do_sample=False, eos_token_id=end_ids, pad_token_id=end_ids[1]
     )
-    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+    half: Any = copy.deepcopy(model)
+    half.to(torch.bfloat16).save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     # Servers built on older libraries read rope_theta alone and would fall back to 10000.
     config["rope_theta"] = ROPE_THETA
