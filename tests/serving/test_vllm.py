@@ -23,7 +23,7 @@ from shared.dflash.drafters import DFlashDrafter
 from shared.dflash.export import load_drafter
 from shared.dflash.speculative import measure_acceptance
 from shared.dflash.target import TargetModel
-from shared.tiny_target import make_problems
+from shared.tiny_target import demo_prompts
 from tests.serving.vllm_server import PYTHON, vllm_server
 
 pytestmark = pytest.mark.serving
@@ -65,8 +65,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     target_folder, drafter_folder = folder / "target", folder / "export" / "drafter"
     tokenizer = TargetTokenizer.load(target_folder)
     prompts = [
-        tokenizer.render([dict(message) for message in problem.messages], thinking=True)
-        for problem in make_problems(SEED, NUM_PROMPTS)
+        tokenizer.render(row["messages"], thinking=True)
+        for row in demo_prompts(NUM_PROMPTS, SEED)
     ]
     target = TargetModel.load(target_folder, torch.float32, "cpu")
     model = load_drafter(drafter_folder, torch.float32)

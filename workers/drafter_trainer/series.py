@@ -22,19 +22,22 @@ class MetricsLog:
         self.path = path
         with disk_faults(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
+            # Unbuffered: what could not be written must not stay behind and come again on close.
+            self._file = path.open("ab", buffering=0)
 
     def append(self, record: dict[str, Any]) -> None:
         """One line, handed to the operating system at once. Raises DiskFullError."""
         line = json.dumps(record, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
-        start = self._file.tell()
+        start = self._file.seek(0, os.SEEK_END)
         try:
             with disk_faults(self.path):
-                self._file.write(line)
-                self._file.flush()
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
         except Exception:
             # A part of the line may have reached the disk: the file must not hold half a record.
-            os.ftruncate(self._file.fileno(), start)
+            if os.fstat(self._file.fileno()).st_size > start:
+                os.ftruncate(self._file.fileno(), start)
             raise
 
     def sync(self) -> None:

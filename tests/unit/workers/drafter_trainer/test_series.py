@@ -51,3 +51,4 @@ def test_a_full_disk_has_its_own_error():
     log = MetricsLog(Path("/dev/full"))
     with pytest.raises(DiskFullError, match="no space left"):
         log.append({"step": 1})
+    log.close()
