@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ LONG = "a-word-that-never-ends-" * 20
 def fill(folder: Path) -> None:
     """Create the database that a control plane finds when it starts."""
     folder.mkdir(parents=True)
-    asyncio.run(_fill(DataFolder(folder).database))
+    # In a thread: the browser's driver keeps an event loop running in the tests' own.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(_fill(DataFolder(folder).database))).result()
 
 
 async def _fill(path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.servers import Server
 
@@ -26,12 +26,20 @@ supervision.heartbeat_s = 0.5
 supervision.backoff_s = 0.2
 """
 MINUTE_MS = 60_000
-STEP = "document.querySelector('[data-figure=step]').textContent.replaceAll(',', '')"
 
 
-def wait_for_step(page: Page, more_than: int) -> int:
-    page.wait_for_function(f"parseInt({STEP}) > {more_than}", timeout=1.5 * MINUTE_MS)
-    return int(page.evaluate(f"parseInt({STEP})"))
+def next_step(page: Page, after: int) -> int:
+    """The step that the page shows once it is past `after`."""
+    figure = page.locator("[data-figure=step]")
+    expect(figure).to_have_text(re.compile(r"^[\d,]+ / [\d,]+$"), timeout=MINUTE_MS)
+    while (step := _step(figure)) <= after:
+        shown = figure.inner_text()
+        expect(figure).not_to_have_text(shown, timeout=MINUTE_MS)
+    return step
+
+
+def _step(figure: Locator) -> int:
+    return int(figure.inner_text().split(" / ")[0].replace(",", ""))
 
 
 def inked_pixels(page: Page) -> list[int]:
@@ -40,7 +48,8 @@ def inked_pixels(page: Page) -> list[int]:
         """() => [...document.querySelectorAll('.plot')].map((plot) => {
             const canvas = plot.querySelector('canvas');
             if (!canvas) return 0;
-            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            const context = canvas.getContext('2d');
+            const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
             let inked = 0;
             for (let i = 3; i < data.length; i += 4) if (data[i] > 0) inked += 1;
             return inked;
@@ -62,14 +71,14 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
     expect(page.locator("#link-state")).to_have_text("live")
 
     # Numbers move.
-    seen = wait_for_step(page, 0)
-    seen = wait_for_step(page, seen)
+    seen = next_step(page, 0)
+    seen = next_step(page, seen)
     for queue in ("completions", "batches", "hidden_states"):
         depth = page.locator(f"[data-queue={queue}] .depth")
         expect(depth).to_have_text(re.compile(r"^\d+ / [1-9]\d*$"))
     expect(page.locator("[data-role=drafter_trainer] .figure")).not_to_have_text("0")
     expect(page.locator("[data-figure=loss]")).to_have_text(re.compile(r"^\d+\.\d+$"))
-    page.wait_for_function("document.querySelectorAll('.plot canvas').length === 5")
+    expect(page.locator(".plot canvas")).to_have_count(5)
     assert min(inked_pixels(page)) > 100
     expect(page.locator(".log li").first).to_be_visible()
 
@@ -79,13 +88,13 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
     os.kill(pid, signal.SIGKILL)
     expect(forward.locator(".restarts")).to_have_text("1", timeout=MINUTE_MS)
     expect(forward).not_to_have_attribute("data-pid", str(pid), timeout=MINUTE_MS)
-    seen = wait_for_step(page, seen)
+    seen = next_step(page, seen)
 
     page.locator("[data-action=pause]").click()
     expect(state).to_have_text("paused", timeout=MINUTE_MS)
     page.locator("[data-action=resume]").click()
     expect(state).to_have_text("running", timeout=MINUTE_MS)
-    wait_for_step(page, seen)
+    next_step(page, seen)
 
     page.get_by_role("button", name="Stop as curl").click()
     expect(page.locator("#toast")).to_have_text("Copied")

@@ -40,7 +40,8 @@ def test_without_runs_the_page_says_how_to_start_one(server: Server, open_page: 
 
 def test_wrong_overrides_name_each_field_and_suggest(server: Server, open_page: OpenPage) -> None:
     page = open_page(server)
-    page.locator("#overrides").fill("trainer.learning_rat = 1\ntrain.num_epoch = 2\nseed = <b>x</b>")
+    lines = ("trainer.learning_rat = 1", "train.num_epoch = 2", "seed = <b>x</b>")
+    page.locator("#overrides").fill("\n".join(lines))
     page.locator("#start").click()
     problem = page.locator(".problem")
     expect(problem).to_contain_text("train.num_epoch")
@@ -93,7 +94,7 @@ def test_a_phone_has_no_sideways_scrolling(filled: Server, open_page: OpenPage, 
     expect(page.locator("h1, .runs tbody a").get_by_text("<img").first).to_be_visible()
     if path == RUN_PATH:
         expect(page.locator(".log li").first).to_contain_text(LONG)
-        page.wait_for_function("document.querySelectorAll('.plot canvas').length === 5")
+        expect(page.locator(".plot canvas")).to_have_count(5)
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= page.evaluate("innerWidth")
 
@@ -167,5 +168,3 @@ def test_a_page_left_open_survives_a_restart(filled: Server, open_page: OpenPage
     expect(link).to_contain_text("away", timeout=20_000)
     filled.start()
     expect(link).to_have_text("live", timeout=20_000)
-
-

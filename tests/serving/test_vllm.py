@@ -65,8 +65,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     target_folder, drafter_folder = folder / "target", folder / "export" / "drafter"
     tokenizer = TargetTokenizer.load(target_folder)
     prompts = [
-        tokenizer.render(row["messages"], thinking=True)
-        for row in demo_prompts(NUM_PROMPTS, SEED)
+        tokenizer.render(row["messages"], thinking=True) for row in demo_prompts(NUM_PROMPTS, SEED)
     ]
     target = TargetModel.load(target_folder, torch.float32, "cpu")
     model = load_drafter(drafter_folder, torch.float32)
