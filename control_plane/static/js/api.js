@@ -12,7 +12,7 @@ export class ApiError extends Error {
 let onSignedOut = () => {};
 export function whenSignedOut(callback) { onSignedOut = callback; }
 
-export async function call(method, path, body) {
+export async function call(method, path, body, limitMs = 30000) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method === "POST") headers["Idempotency-Key"] = makeKey();
@@ -21,7 +21,7 @@ export async function call(method, path, body) {
     response = await fetch(path, {
       method, headers, credentials: "same-origin",
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal: AbortSignal.timeout(30000),
+      signal: AbortSignal.timeout(limitMs),
     });
   } catch {
     throw new ApiError("The control plane does not answer.", { title: "Not reachable" });
@@ -40,16 +40,16 @@ export async function call(method, path, body) {
   });
 }
 
-export const get = (path) => call("GET", path);
+export const get = (path, limitMs) => call("GET", path, undefined, limitMs);
 export const post = (path, body) => call("POST", path, body);
 export const remove = (path) => call("DELETE", path);
 
 /** Every item of a cursor-paged list, at most `most`. */
-export async function list(path, most = 200) {
+export async function list(path, most = 200, limitMs = undefined) {
   const items = [];
   let cursor = null;
   do {
-    const page = await get(path + (cursor ? `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}` : ""));
+    const page = await get(path + (cursor ? `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}` : ""), limitMs);
     items.push(...page.items);
     cursor = page.next_cursor;
   } while (cursor && items.length < most);

@@ -6,6 +6,7 @@ import { count, dateTime, decimal, duration, ktok } from "./format.js";
 import { startForm } from "./start_form.js";
 
 const EVERY_MS = 2000;
+const LIMIT_MS = 8000;
 
 export async function showRunsList(content, setLinkState) {
   const body = el("tbody", {});
@@ -20,10 +21,13 @@ export async function showRunsList(content, setLinkState) {
   document.title = "dflash-mesh";
   let shown = "";
   let failures = 0;
+  let asking = false;
 
   async function refresh() {
+    if (asking) return;
+    asking = true;
     try {
-      const runs = await list("/v1/runs");
+      const runs = await list("/v1/runs", 200, LIMIT_MS);
       failures = 0;
       setLinkState("");
       empty.hidden = runs.length > 0;
@@ -36,6 +40,8 @@ export async function showRunsList(content, setLinkState) {
       failures += 1;
       setLinkState("away", error.message);
       if (failures === 1) toast(error.message, true);
+    } finally {
+      asking = false;
     }
   }
 
