@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shared.dflash.decoding import generate_group
+from shared.dflash.layer_ids import default_target_layer_ids
 from shared.dflash.target import TargetModel
 from shared.tiny_target import make_problems, model_folder, score
 from shared.tiny_target.evaluate import load_target
@@ -21,7 +22,18 @@ def test_the_folder_is_small_and_names_its_making():
     sizes = [path.stat().st_size for path in model_folder().iterdir()]
     assert sum(sizes) <= 8 * 10**6
     training = json.loads((model_folder() / "TRAINING.json").read_text("utf-8"))
-    assert "seed" in json.dumps(training)
+    assert training["options"]["seed"] == 0
+    share = training["scores"]["thinking"]["all"]
+    assert share >= 0.8
+    assert f"| all | {share:.1%} |" in (model_folder() / "README.md").read_text("utf-8")
+
+
+def test_drafters_of_two_and_three_layers_have_distinct_target_layers(loaded):
+    model, _ = loaded
+    for num_draft_layers in (2, 3):
+        ids = default_target_layer_ids(model.config.num_hidden_layers, num_draft_layers)
+        assert len(set(ids)) == num_draft_layers
+        assert max(ids) <= model.config.num_hidden_layers - 2
 
 
 def test_the_template_thinks_unless_told_otherwise(loaded):

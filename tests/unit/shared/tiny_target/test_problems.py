@@ -151,6 +151,8 @@ def test_thinking_must_be_closed_and_does_not_count(problems):
 def test_more_problems_than_there_are_is_an_error(monkeypatch):
     with pytest.raises(ValueError, match="must not be negative"):
         make_problems(0, -1)
+    with pytest.raises(ValueError, match=r"unknown kinds \['cooking'\]"):
+        make_problems(0, 3, kinds=("addition", "cooking"))
     monkeypatch.setattr("shared.tiny_target.problems._DRAWS_PER_PROBLEM", 1)
     with pytest.raises(ValueError, match="ask for fewer"):
         make_problems(0, 20_000)
