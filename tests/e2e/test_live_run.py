@@ -42,18 +42,30 @@ def _step(figure: Locator) -> int:
     return int(figure.inner_text().split(" / ")[0].replace(",", ""))
 
 
-def inked_pixels(page: Page) -> list[int]:
-    """By plot: how many pixels its canvas has drawn on; 0 without a canvas."""
-    found: list[int] = page.evaluate(
-        """() => [...document.querySelectorAll('.plot')].map((plot) => {
-            const canvas = plot.querySelector('canvas');
-            if (!canvas) return 0;
+def inked_pixels(page: Page, plot: str, colour: str | None = None) -> int:
+    """Pixels that the plot's canvas has drawn on, of one of the style sheet's colours or any."""
+    found: int = (
+        page.locator(".plot", has_text=plot)
+        .locator("canvas")
+        .evaluate(
+            """(canvas, colour) => {
             const context = canvas.getContext('2d');
+            let wanted = null;
+            if (colour) {
+                const style = getComputedStyle(document.documentElement);
+                const hex = style.getPropertyValue('--' + colour).trim();
+                wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+            }
             const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
             let inked = 0;
-            for (let i = 3; i < data.length; i += 4) if (data[i] > 0) inked += 1;
+            for (let i = 0; i < data.length; i += 4) {
+                const near = (part, k) => Math.abs(part - data[i + k]) < 8;
+                if (data[i + 3] > 0 && (!wanted || wanted.every(near))) inked += 1;
+            }
             return inked;
-        })"""
+        }""",
+            colour,
+        )
     )
     return found
 
@@ -79,7 +91,8 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
     expect(page.locator("[data-role=drafter_trainer] .figure")).not_to_have_text("0")
     expect(page.locator("[data-figure=loss]")).to_have_text(re.compile(r"^\d+\.\d+$"))
     expect(page.locator(".plot canvas")).to_have_count(5)
-    assert min(inked_pixels(page)) > 100
+    for plot, colour in (("Loss", "accent"), ("Accuracy", "good"), ("Ktok/s by stage", "warm")):
+        assert inked_pixels(page, plot, colour) > 20, plot
     expect(page.locator(".log li").first).to_be_visible()
 
     # A worker dies and comes back.
@@ -105,6 +118,10 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
     expect(state).to_have_text("completed", timeout=2 * MINUTE_MS)
     expect(page.locator("[data-figure=acceptance]")).to_have_text(re.compile(r"^[1-9]\d*\.\d\d$"))
     expect(page.locator("tr[data-evaluation=completed]").first).to_contain_text("equal")
+    page.reload()
+    expect(state).to_have_text("completed")
+    expect(page.locator(".plot canvas")).to_have_count(5)
+    assert inked_pixels(page, "Acceptance length", "warm") > 10
 
     target = server.folder / "export"
     page.locator("#destination").fill(target.as_uri())

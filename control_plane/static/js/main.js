@@ -10,19 +10,28 @@ import { toggleTheme } from "./theme.js";
 
 const content = document.getElementById("content");
 let takeDown = () => {};
+let routed = 0;
 
+/** Each view fills a node of its own, so that one that is left before it is ready shows nothing. */
 async function route() {
+  const mine = ++routed;
+  const view = el("div", { class: "view" });
+  const ownLinkState = (kind, text) => { if (mine === routed) setLinkState(kind, text); };
   takeDown();
   takeDown = () => {};
   setLinkState("");
+  document.body.classList.remove("stale");
   const match = location.hash.match(/^#\/runs\/([^/?]+)$/);
+  replace(content, view);
   try {
-    takeDown = match
-      ? await showRun(content, decodeURIComponent(match[1]), setLinkState)
-      : await showRunsList(content, setLinkState);
+    const close = match
+      ? await showRun(view, decodeURIComponent(match[1]), ownLinkState)
+      : await showRunsList(view, ownLinkState);
+    if (mine === routed) takeDown = close;
+    else close();
   } catch (error) {
-    if (error.status === 401) return;
-    replace(content, el("section", { class: "panel" }, problemBox(error),
+    if (error.status === 401 || mine !== routed) return;
+    replace(view, el("section", { class: "panel" }, problemBox(error),
       el("p", {}, el("button", { type: "button", onclick: route }, "Try again"), " ",
         el("a", { href: "#/" }, "All runs"))));
   }
@@ -35,6 +44,7 @@ function setLinkState(kind, text = "") {
 }
 
 whenSignedOut(() => {
+  routed += 1;
   takeDown();
   takeDown = () => {};
   showSignIn(content, start);
@@ -60,6 +70,14 @@ function showHelp() {
     [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]))]);
 }
 
+async function focusStartForm() {
+  if (!document.querySelector("#preset")) {
+    history.pushState(null, "", "#/");
+    await route();
+  }
+  document.querySelector("#preset")?.focus();
+}
+
 let previousKey = "";
 document.addEventListener("keydown", (event) => {
   const target = event.target;
@@ -69,7 +87,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "?") showHelp();
   else if (event.key === "t") toggleTheme();
   else if (event.key === "r" && previousKey === "g") location.hash = "#/";
-  else if (event.key === "n") { location.hash = "#/"; setTimeout(() => document.querySelector("#preset")?.focus(), 60); }
+  else if (event.key === "n") focusStartForm();
   else if (event.key === "p") press("[data-action=pause], [data-action=resume]");
   else if (event.key === "s") press("[data-action=stop]");
   else if (event.key === "e") press("[data-action=export]");
@@ -79,7 +97,11 @@ document.addEventListener("keydown", (event) => {
 document.getElementById("theme").addEventListener("click", toggleTheme);
 document.getElementById("help").addEventListener("click", showHelp);
 document.getElementById("sign-out").addEventListener("click", async () => {
-  await remove("/v1/session");
+  try {
+    await remove("/v1/session");
+  } catch (error) {
+    toast(error.message, true);
+  }
   start();
 });
 addEventListener("hashchange", route);

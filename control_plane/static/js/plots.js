@@ -5,7 +5,7 @@ import { el } from "./dom.js";
 import { colour } from "./theme.js";
 
 const PLOTS = [
-  { title: "Loss", names: ["loss"], colours: ["accent"], x: "step" },
+  { title: "Loss", names: ["loss"], colours: ["accent"], x: "step", log: true },
   { title: "Accuracy", names: ["accuracy"], colours: ["good"], x: "step" },
   { title: "Acceptance length", names: ["simulated_acceptance_length", "acceptance_length"],
     labels: ["in training, simulated", "held out, measured"], colours: ["accent", "warm"], x: "step" },
@@ -23,11 +23,8 @@ export async function plots(runId) {
   const values = new Map();
   const charts = PLOTS.map((plot) => makeChart(plot, values, node));
   const names = PLOTS.flatMap((plot) => plot.names).join(",");
-  const history = await get(`/v1/runs/${encodeURIComponent(runId)}/metrics?names=${names}&points=800`);
-  for (const series of history.items) {
-    values.set(series.name, new Map(series.points.map((point) => [point.step, point.value])));
-  }
   let dirty = new Set(PLOTS);
+  await load();
   const draw = () => {
     for (const chart of charts) if (dirty.has(chart.plot)) chart.draw();
     dirty = new Set();
@@ -40,6 +37,14 @@ export async function plots(runId) {
   addEventListener("themechange", rebuild);
   requestAnimationFrame(draw);
 
+  /** The stored history; asked again after a gap, since points are not sent twice. */
+  async function load() {
+    const history = await get(`/v1/runs/${encodeURIComponent(runId)}/metrics?names=${names}&points=800`);
+    for (const series of history.items) {
+      values.set(series.name, new Map(series.points.map((point) => [point.step, point.value])));
+    }
+    dirty = new Set(PLOTS);
+  }
   function add(point) {
     if (!values.has(point.name)) values.set(point.name, new Map());
     const series = values.get(point.name);
@@ -54,7 +59,7 @@ export async function plots(runId) {
     removeEventListener("themechange", rebuild);
     for (const chart of charts) chart.destroy();
   }
-  return { node, add, close };
+  return { node, add, load, close };
 }
 
 /** Forget every second point of the older half. */
@@ -77,17 +82,23 @@ function makeChart(plot, values, parent) {
       font: "11px system-ui, sans-serif", size: 34, gap: 4 };
     return {
       width: Math.max(120, holder.clientWidth), height: HEIGHT, legend: { show: false },
-      cursor: { y: false, points: { size: 6 } }, scales: { x: { time: false } },
+      cursor: { y: false, points: { size: 6 } }, scales: { x: { time: false }, y: plot.log ? { distr: 3, log: 10, range: logRange } : {} },
+      padding: [8, 12, 0, 0],
       axes: [{ ...axis, size: 24, values: (_, ticks) => ticks.map((x) => plot.x === "seconds" ? seconds(x) : x) },
-        { ...axis, size: 44 }],
+        { ...axis, size: 44, ...(plot.log ? { splits: roundSplits, filter: (_, ticks) => ticks } : {}) }],
       series: [{}, ...plot.names.map((name, i) => ({ label: name, stroke: colour(plot.colours[i]), width: 1.6,
         spanGaps: true, points: { show: SPARSE.has(name), size: 8, fill: colour(plot.colours[i]) } }))],
     };
   }
+  /** What can be drawn: nothing where there is no value, or none that a logarithm has. */
+  function shown(value) {
+    if (value === undefined || (plot.log && value <= 0)) return null;
+    return value * (plot.scale ?? 1);
+  }
   function data() {
     const series = plot.names.map((name) => values.get(name) ?? new Map());
     const xs = [...new Set(series.flatMap((one) => [...one.keys()]))].sort((a, b) => a - b);
-    return [xs, ...series.map((one) => xs.map((x) => one.has(x) ? one.get(x) * (plot.scale ?? 1) : null))];
+    return [xs, ...series.map((one) => xs.map((x) => shown(one.get(x))))];
   }
   function draw() {
     const now = data();
@@ -102,6 +113,24 @@ function makeChart(plot, values, parent) {
     rebuild() { chart?.destroy(); chart = null; },
     destroy() { chart?.destroy(); },
   };
+}
+
+/** A little room around the values; some scale while there are none, since 0 has no logarithm. */
+function logRange(_, low, high) {
+  return low > 0 ? [low * 0.9, high * 1.1] : [1, 10];
+}
+
+/** Round values of every power of ten within a logarithmic scale, closer where it is narrow. */
+function roundSplits(_, __, low, high) {
+  const found = [];
+  const digits = high / low > 5 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+    for (const digit of digits) {
+      const value = digit * 10 ** power;
+      if (value >= low && value <= high) found.push(value);
+    }
+  }
+  return found;
 }
 
 function seconds(x) {

@@ -34,22 +34,33 @@ export async function showRun(content, runId, setLinkState) {
     strip.update(run);
     setText(bottleneck, run.bottleneck ?? "");
   }
+  function showEvaluation(view) {
+    more.showEvaluation(view);
+    const { acceptance_length: value, checkpoint_step: step } = view.result ?? {};
+    if (value !== undefined && step !== undefined) charts.add({ name: "acceptance_length", step, value });
+  }
+  async function fill() {
+    try {
+      await Promise.all([charts.load(), more.load(), exports.load()]);
+    } catch (error) {
+      toast(error.message, true);
+    }
+  }
   update(first);
+  let gap = false;
   const stream = new RunStream(runId, {
     run: update, workers: workers.update, point: charts.add, log: log.add,
-    checkpoint: more.showCheckpoint, evaluation: more.showEvaluation, export: exports.update,
+    checkpoint: more.showCheckpoint, evaluation: showEvaluation, export: exports.update,
     report: (event) => more.showReport(event.report),
   }, (state, silentS) => {
     document.body.classList.toggle("stale", state !== "live");
+    if (state === "live" && gap) fill();
+    gap = state !== "live";
     if (state === "live") setLinkState("live", "live");
     else if (state === "away") setLinkState("away", `control plane away for ${duration(silentS)}; figures are old`);
     else setLinkState("stale", `no events for ${duration(silentS)}; figures are old`);
   });
-  try {
-    await Promise.all([more.load(), exports.load()]);
-  } catch (error) {
-    toast(error.message, true);
-  }
+  await fill();
   return () => {
     document.body.classList.remove("stale");
     stream.close();

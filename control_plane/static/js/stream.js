@@ -2,6 +2,8 @@
 // stale. The server sends something at least every 5 s, but comments never reach a page, so quiet
 // is checked by asking /healthz.
 
+import { get } from "./api.js";
+
 const STALE_S = 10;
 const NAMES = ["run", "workers", "point", "log", "checkpoint", "evaluation", "export", "report"];
 
@@ -36,13 +38,27 @@ export class RunStream {
 
   async check() {
     const silentS = (Date.now() - this.lastAt) / 1000;
-    if (this.source.readyState === EventSource.CLOSED) this.open();
+    if (this.source.readyState === EventSource.CLOSED) await this.reopen();
     if (silentS < STALE_S) return;
     const answers = await this.probe();
     if (answers === null || this.closed || (Date.now() - this.lastAt) / 1000 < STALE_S) return;
     const connected = this.source.readyState === EventSource.OPEN;
     if (answers && connected) this.set("live");
     else this.set(answers ? "stale" : "away", silentS);
+  }
+
+  /** After an answer that ended the stream for good: asks first, so that a 401 shows the sign-in. */
+  async reopen() {
+    if (this.probing) return;
+    this.probing = true;
+    try {
+      await get(`/v1/runs/${encodeURIComponent(this.runId)}`, 3000);
+      if (!this.closed) this.open();
+    } catch {
+      // Silence grows, and `check` says so.
+    } finally {
+      this.probing = false;
+    }
   }
 
   async probe() {
