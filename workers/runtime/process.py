@@ -19,6 +19,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import psutil
@@ -96,7 +97,7 @@ async def serve(
         host=socket.gethostname(),
         pid=os.getpid(),
         pid_started_at=psutil.Process().create_time(),
-        device=arguments.device,
+        device=shown_device(arguments.device),
         job_id=arguments.job_id,
     )
     async with ControlPlaneClient(arguments.url, token) as client:
@@ -134,6 +135,12 @@ def local_device(device: str) -> str:
     The launcher shows a worker one GPU only, so 'cuda:3' of the host is 'cuda:0' in the process.
     """
     return "cuda:0" if device.startswith("cuda") else device
+
+
+def shown_device(device: str) -> str:
+    """The device a person sees: 'auto' on a machine without an NVIDIA driver is the CPU."""
+    has_driver = Path("/dev/nvidiactl").exists()
+    return "cpu" if device == "auto" and not has_driver else device
 
 
 async def _run_registered(
