@@ -15,7 +15,7 @@ import time
 
 from services.files import remove_temporaries
 from shared.api.events import CheckpointRemoved, CheckpointSaved, GateReport, StepTaken
-from shared.errors import TrainingDiverged
+from shared.errors import MeshError, TrainingDiverged
 from shared.states import WorkerState
 from workers.drafter_trainer.checkpoints import Checkpoint, CheckpointStore
 from workers.drafter_trainer.series import MetricsLog, truncate_to_step
@@ -93,7 +93,11 @@ class Recorder:
         if self._writing is not None:
             await self._writing
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Leave nothing behind: a write that is still going on when training fails is given up."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
         if self._metrics is not None:
             self._metrics.close()
 
@@ -144,7 +148,11 @@ class Recorder:
         self._writing = asyncio.create_task(self._write(snapshot), name="checkpoint")
 
     async def _write(self, snapshot: Snapshot) -> None:
-        checkpoint = await asyncio.to_thread(self._write_files, snapshot)
+        try:
+            checkpoint = await asyncio.to_thread(self._write_files, snapshot)
+        except MeshError as error:
+            self._context.fail(error)  # now, though the next step may be long in coming
+            raise
         self._saved_step = snapshot.step
         self._report_checkpoint(checkpoint)
         for step in await asyncio.to_thread(self._store.prune):

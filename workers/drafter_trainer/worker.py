@@ -71,7 +71,7 @@ async def main(context: WorkerContext) -> None:
         await loops.run()
     finally:
         await listener.close()
-        recorder.close()
+        await recorder.close()
 
 
 class TrainerLoops:
