@@ -1,10 +1,9 @@
 """A real server loads the exported drafter and drafts as well as our own speculative decoding.
 
 The demo runs once (or DFLASH_MESH_DEMO names a folder it left), then vLLM serves its target plain,
-with the exported drafter, and with a copy whose target_layer_ids are permuted.
+with the exported drafter, and with a copy whose captured layers are permuted.
 """
 
-import json
 import os
 import shutil
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from services.data.tokenizer import TargetTokenizer
 from shared.dflash.acceptance import AcceptanceResult
@@ -80,13 +80,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 
 def permuted(drafter: Path, folder: Path) -> Path:
-    """A copy whose config.json names the captured layers in the reverse order."""
+    """A copy that takes each captured layer for another one: the blocks of `fc` in reverse order.
+
+    Reversing the ids in config.json alone would not do: vLLM collects states in layer order,
+    whatever the order of the list.
+    """
     shutil.copytree(drafter, folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    ids = config["dflash_config"]["target_layer_ids"]
-    assert len(ids) > 1 and ids != ids[::-1]
-    config["dflash_config"]["target_layer_ids"] = ids[::-1]
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    tensors = load_file(folder / "model.safetensors")
+    hidden_size = tensors["norm.weight"].numel()
+    blocks = tensors["fc.weight"].split(hidden_size, dim=1)
+    assert len(blocks) > 1
+    tensors["fc.weight"] = torch.cat(blocks[::-1], dim=1).contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
