@@ -90,13 +90,11 @@ class Recorder:
         """Save the last finished step unless it is saved; returns once it is on the disk."""
         if self._training.step > self._saved_step:
             await self._start_checkpoint()
-        if self._writing is not None:
-            await self._writing
+        await self._written()
 
     async def close(self) -> None:
-        """Leave nothing behind: a write that is still going on when training fails is given up."""
+        """Leave nothing behind: a write that is going on ends first, whatever ended the training."""
         if self._writing is not None:
-            self._writing.cancel()
             await asyncio.wait([self._writing])
         if self._metrics is not None:
             self._metrics.close()
@@ -142,10 +140,16 @@ class Recorder:
             )
 
     async def _start_checkpoint(self) -> None:
-        if self._writing is not None:
-            await self._writing
+        await self._written()
         snapshot = await asyncio.to_thread(self._training.snapshot)
         self._writing = asyncio.create_task(self._write(snapshot), name="checkpoint")
+
+    async def _written(self) -> None:
+        """Returns once the write that is going on has ended; raises what it failed with."""
+        if self._writing is not None:
+            # Not awaited itself: a cancelled trainer must not abandon the thread that writes.
+            await asyncio.wait([self._writing])
+            self._writing.result()
 
     async def _write(self, snapshot: Snapshot) -> None:
         try:
