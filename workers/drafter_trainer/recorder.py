@@ -93,7 +93,7 @@ class Recorder:
         await self._written()
 
     async def close(self) -> None:
-        """Leave nothing behind: a write that is going on ends first, whatever ended the training."""
+        """Leave nothing behind: a write that is going on ends first, however training ended."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
         if self._metrics is not None:
