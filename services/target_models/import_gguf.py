@@ -11,10 +11,12 @@ all, after it was loaded again and gave finite logits.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import logging
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,19 +24,22 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from services.target_models.mask_token import mask_token_id_of
 from shared.errors import ConflictError, MeshError, TargetModelError
 
 logger = logging.getLogger(__name__)
 
 
 def find_gguf(source: str) -> Path:
-    """The GGUF file that `source` means: a path, or the one file of an installed package."""
+    """The GGUF file that `source` means: a path, or the one file of an installed package.
+
+    A package goes by its name in the registry or by the name it is imported by. Raises
+    TargetModelError when there is no such file, or more than one.
+    """
     path = Path(source).expanduser()
     if path.is_file():
         return path
-    found = importlib.util.find_spec(source.replace("-", "_")) if source.isidentifier() else None
-    roots = [Path(place) for place in (found.submodule_search_locations or [])] if found else []
-    files = sorted(file for root in roots for file in root.rglob("*.gguf"))
+    files = sorted(_shipped_by_distribution(source) or _shipped_by_module(source))
     if len(files) == 1:
         return files[0]
     if files:
@@ -46,6 +51,21 @@ def find_gguf(source: str) -> Path:
         f"{source!r} is neither a GGUF file nor an installed package that ships one; "
         "give the file's path, or install the package first"
     )
+
+
+def _shipped_by_distribution(name: str) -> set[Path]:
+    try:
+        files = importlib.metadata.distribution(name).files or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return set()
+    found = {Path(str(file.locate())) for file in files if file.suffix == ".gguf"}
+    return {path for path in found if path.is_file()}
+
+
+def _shipped_by_module(name: str) -> set[Path]:
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    roots = (spec.submodule_search_locations if spec else None) or []
+    return {file for root in roots for file in Path(root).rglob("*.gguf")}
 
 
 def import_gguf(source: Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
@@ -80,9 +100,9 @@ def import_gguf(source: Path, folder: Path, *, dtype: torch.dtype = torch.float3
         )
     model.tie_weights()
     _align(tokenizer, config)
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    partial.chmod(0o755)
     try:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
@@ -132,6 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.error("error: %s", error)
         return 1
     logger.info("%s: target folder made from %s", given.folder, source)
+    try:
+        logger.info("mask token: %d", mask_token_id_of(given.folder))
+    except TargetModelError as error:
+        logger.warning("the folder is usable, but a run has to name a mask token: %s", error)
     return 0
 
 

@@ -18,6 +18,27 @@ def test_a_source_is_a_file_or_a_package_that_ships_one(tmp_path: Path) -> None:
         find_gguf("pytest")
 
 
+@pytest.mark.parametrize("name", ["some-model", "Some_Model", "model_files"])
+def test_a_package_goes_by_its_registry_name_or_its_import_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shipped = tmp_path / "model_files" / "data" / "weights.gguf"
+    shipped.parent.mkdir(parents=True)
+    shipped.touch()
+    (tmp_path / "model_files" / "__init__.py").touch()
+    about = tmp_path / "some_model-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: some-model\nVersion: 1.0\n")
+    (about / "RECORD").write_text("model_files/__init__.py,,\nmodel_files/data/weights.gguf,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_gguf(name) == shipped
+    second = shipped.with_name("other.gguf")
+    second.touch()
+    if name == "model_files":
+        with pytest.raises(TargetModelError, match=r"2 GGUF files.*other\.gguf"):
+            find_gguf(name)
+
+
 def test_an_existing_folder_is_never_written_to(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(ConflictError, match="exists"):
