@@ -15,6 +15,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -78,7 +79,7 @@ def test_the_whole_job(server: Server, target: Path, prompts: Path) -> None:
         "target.path": str(target),
         "data.prompts": str(prompts),
         "data.max_held_out": 3,
-        "data.held_out_share": 0.1,
+        "data.held_out_share": 0.125,
         "generator.max_new_tokens": 64,
         "train.num_epochs": 2,
         "evaluate.num_prompts": 3,
@@ -89,23 +90,49 @@ def test_the_whole_job(server: Server, target: Path, prompts: Path) -> None:
     assert answer.status_code == 202, answer.text
     run_id = answer.json()["id"]
 
-    def ended() -> dict[str, object] | None:
+    def ended() -> dict[str, Any] | None:
         run = server.get(f"/v1/runs/{run_id}")
         return run if run["state"] in ("completed", "failed", "stopped", "blocked") else None
 
     run = server.wait(ended, "the run to end", RUN_LIMIT_S)
     assert run["state"] == "completed", run["reason"]
     evaluation = server.get(f"/v1/runs/{run_id}/evaluations")["items"][-1]["result"]
-    print(json.dumps({"run_s": run["ended_at"] - run["started_at"], **evaluation}, indent=1))
-    assert evaluation["equal_to_greedy"]
+    figures = {"run_s": run["ended_at"] - run["started_at"], **run["progress"], **evaluation}
+    print(json.dumps(figures, indent=1))
+    assert evaluation["equal_to_greedy"] and evaluation["num_unequal"] == 0
     assert evaluation["acceptance_length"] >= 1
-    destination = {"destination": (server.folder / "export").as_uri()}
-    url = f"{server.url}/v1/runs/{run_id}/exports"
-    export_id = httpx.post(url, json=destination, timeout=60, trust_env=False).json()["id"]
+    log = server.folder / "runs" / run_id / "completions" / "batch_000000.jsonl"
+    answers = [json.loads(line)["text"] for line in log.read_text("utf-8").splitlines()]
+    assert len(answers) == run["progress"]["completions_done"]
+    # A target that lost its weights or its template on the way answers with anything but code.
+    assert sum("def " in one or "```python" in one for one in answers) > len(answers) / 2
 
-    def exported() -> dict[str, object] | None:
-        view = server.get(f"/v1/exports/{export_id}")
+    export = exported(server, run_id)
+    drafter = next((server.folder / "export").rglob("drafter/config.json"))
+    settings = json.loads(drafter.read_text("utf-8"))
+    assert settings["num_target_layers"] == 30
+    assert settings["dflash_config"]["mask_token_id"] == 17
+    assert (drafter.parent / "model.safetensors").stat().st_size > 1_000_000
+    assert export["files_done"] == export["files_total"] > 0
+
+
+def exported(server: Server, run_id: str) -> dict[str, Any]:
+    """The newest checkpoint's export, copied and then checked again on request."""
+    body = {"destination": (server.folder / "export").as_uri()}
+    started = httpx.post(
+        f"{server.url}/v1/runs/{run_id}/exports", json=body, timeout=60, trust_env=False
+    )
+    assert started.status_code == 202, started.text
+    url = f"/v1/exports/{started.json()['id']}"
+
+    def ended() -> dict[str, Any] | None:
+        view = server.get(url)
         return view if view["state"] in ("completed", "failed") else None
 
-    export = server.wait(exported, "the export", 300)
-    assert export["state"] == "completed" and not export["problems"]
+    first = server.wait(ended, "the export", 300)
+    assert first["state"] == "completed" and not first["problems"], first
+    checked = httpx.post(server.url + url + "/verify", timeout=60, trust_env=False)
+    assert checked.status_code == 202, checked.text
+    again: dict[str, Any] = server.wait(ended, "the export to be verified", 300)
+    assert again["state"] == "completed" and not again["problems"], again
+    return again
