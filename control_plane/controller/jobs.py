@@ -19,7 +19,7 @@ from control_plane.controller.slots import Slot, evaluation_slot, export_slot
 from control_plane.store import evaluations, exports, ledger
 from control_plane.store.tables import Evaluation, Export, Run, Worker
 from shared.config import RunConfig
-from shared.states import RunState
+from shared.states import RunState, WorkerState
 
 STOPPED_PROBLEM = "the run was stopped before the evaluation ended"
 
@@ -71,13 +71,16 @@ def due_jobs(
     """Jobs that need a look, with what they want of their worker.
 
     Of each kind only the oldest open job works; a job that has ended is due while its worker
-    lives, and the next one waits for that, since they share a slot's name and log.
+    lives, and the next one waits for that, since they share a slot's name and log. A worker that
+    has finished never takes its job up again: when the job was queued anew in the meantime (a
+    check of an export), that worker leaves first.
     """
     due: list[tuple[JobView, Phase]] = []
     busy_roles = set()
     for job in jobs:
-        is_live = any(w.ended_at is None and job.slot.holds(w) for w in workers)
-        if is_live and (job.ended or job.cancelled or shutting_down):
+        live = [w for w in workers if w.ended_at is None and job.slot.holds(w)]
+        is_over = job.ended or job.cancelled or shutting_down
+        if live and (is_over or any(w.state == WorkerState.FINISHED for w in live)):
             due.append((job, Phase.DRAIN))
             busy_roles.add(job.slot.role)
     for job in jobs:

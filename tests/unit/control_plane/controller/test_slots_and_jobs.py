@@ -100,3 +100,11 @@ def test_a_shutdown_drains_workers_and_starts_none() -> None:
     exports = [export(1, "running"), export(2, "queued")]
     assert due(exports, workers=[lives], down=True) == [("export-1", Phase.DRAIN)]
     assert due(exports, down=True) == []
+
+
+def test_a_job_queued_again_waits_until_its_finished_worker_has_left() -> None:
+    again = export(1, "queued", verify_only=True)
+    lives = worker("archiver", 1, job_id="export-1", state="finished")
+    assert due([again], workers=[lives]) == [("export-1", Phase.DRAIN)]
+    lives.ended_at = NOW
+    assert due([again], workers=[lives]) == [("export-1", Phase.WORK)]
