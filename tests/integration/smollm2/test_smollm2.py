@@ -111,7 +111,7 @@ def test_the_whole_job(server: Server, target: Path, prompts: Path) -> None:
     drafter = next((server.folder / "export").rglob("drafter/config.json"))
     settings = json.loads(drafter.read_text("utf-8"))
     assert settings["num_target_layers"] == 30
-    assert settings["dflash_config"]["mask_token_id"] == 17
+    assert settings["dflash_config"]["mask_token_id"] == 16
     assert (drafter.parent / "model.safetensors").stat().st_size > 1_000_000
     assert export["files_done"] == export["files_total"] > 0
 
