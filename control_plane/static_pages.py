@@ -12,9 +12,8 @@ from starlette.staticfiles import StaticFiles
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 _HEADERS = {
-    # uPlot sets widths through style attributes; scripts come from this server alone.
     "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "Cache-Control": "no-cache",

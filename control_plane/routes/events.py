@@ -3,7 +3,7 @@
 The stream subscribes first and reads the database second, so that nothing falls between; live
 events that the read has covered already are left out by their id. A new client gets the last log
 lines and the state of now; one with Last-Event-ID gets what was stored since. When nothing happens
-a comment goes out, so that the client can tell a quiet run from a dead connection.
+a ping goes out, so that the client can tell a quiet run from a dead connection.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Opening:
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "A stream of events; ids resume it by Last-Event-ID",
+            "description": "A stream of events; ids resume it by Last-Event-ID; ping if quiet",
             "content": {"text/event-stream": {"schema": _EVENT_SCHEMA}},
         }
     },
@@ -91,7 +91,7 @@ async def _stream(mesh: MeshState, run_id: str, after: int | None) -> AsyncItera
             if live is None and subscription.ended:
                 return
             if live is None:
-                yield b": keep-alive\n\n"
+                yield encode_event(StreamEvent("ping", {}))
             elif live.id is None or live.id > opening.last_id:
                 yield encode_event(live)
     finally:

@@ -12,10 +12,17 @@ export class ApiError extends Error {
 let onSignedOut = () => {};
 export function whenSignedOut(callback) { onSignedOut = callback; }
 
+/** Keys of POSTs that got no answer: the same request again is the same request to the server. */
+const unanswered = new Map();
+
 export async function call(method, path, body, limitMs = 30000) {
+  const request = `${path} ${JSON.stringify(body)}`;
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method === "POST") headers["Idempotency-Key"] = makeKey();
+  if (method === "POST") {
+    if (!unanswered.has(request)) unanswered.set(request, makeKey());
+    headers["Idempotency-Key"] = unanswered.get(request);
+  }
   let response;
   try {
     response = await fetch(path, {
@@ -27,6 +34,7 @@ export async function call(method, path, body, limitMs = 30000) {
     throw new ApiError("The control plane does not answer.", { title: "Not reachable" });
   }
   const text = await response.text();
+  if (method === "POST") unanswered.delete(request);
   let answer = null;
   try {
     answer = text ? JSON.parse(text) : null;

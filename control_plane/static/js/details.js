@@ -1,8 +1,9 @@
 // Below the figures: the data-quality report, checkpoints and evaluations.
 
 import { asCurl, get, list, post } from "./api.js";
-import { copyText, el, problemBox, replace, toast } from "./dom.js";
+import { copyText, el, oneAtATime, problemBox, toast } from "./dom.js";
 import { bytes, count, dateTime, decimal, percent } from "./format.js";
+import { patch } from "./patch.js";
 
 export function details(runId) {
   const own = `/v1/runs/${encodeURIComponent(runId)}`;
@@ -13,20 +14,20 @@ export function details(runId) {
   const evaluations = new Map();
 
   function showReport(report) {
-    if (report) replace(quality, reportBox(report));
+    if (report) patch(quality, [reportBox(report)]);
   }
   function showCheckpoint(view) {
     checkpoints.set(view.step, view);
-    const rows = [...checkpoints.values()].sort((a, b) => b.step - a.step).map((one) => el("tr", {},
+    const rows = [...checkpoints.values()].sort((a, b) => b.step - a.step).map((one) => el("tr", { "data-key": one.step },
       el("th", { scope: "row", class: "number" }, count(one.step)), el("td", { class: "number" }, one.epoch),
       el("td", { class: "number" }, decimal(one.loss)), el("td", { class: "number" }, decimal(one.acceptance_length, 2)),
       el("td", { class: "number" }, bytes(one.num_bytes)), el("td", {}, dateTime(one.created_at))));
-    replace(checkpointRows, ...rows);
+    patch(checkpointRows, rows);
   }
   function showEvaluation(view) {
     evaluations.set(view.id, view);
     const newest = [...evaluations.values()].sort((a, b) => b.created_at - a.created_at);
-    replace(evaluationRows, ...newest.map(evaluationRow));
+    patch(evaluationRows, newest.map(evaluationRow));
   }
   async function load() {
     const report = await get(`${own}/report`);
@@ -34,13 +35,13 @@ export function details(runId) {
     for (const view of await list(`${own}/checkpoints`)) showCheckpoint(view);
     for (const view of await list(`${own}/evaluations`)) showEvaluation(view);
   }
-  async function evaluate() {
+  const evaluate = oneAtATime(async () => {
     try {
       showEvaluation(await post(`${own}/evaluations`, {}));
     } catch (error) {
       toast(error.message, true);
     }
-  }
+  });
   const table = (head, body) => el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ...head.map((title) => el("th", { scope: "col" }, title)))), body));
   const node = el("div", { class: "columns" },
@@ -57,7 +58,7 @@ export function details(runId) {
 function evaluationRow(view) {
   const result = view.result;
   const score = result?.target_score;
-  return el("tr", { "data-evaluation": view.state },
+  return el("tr", { "data-key": view.id, "data-evaluation": view.state },
     el("th", { scope: "row", class: "number" }, view.checkpoint_step ?? "newest"),
     el("td", { class: "number strong" }, decimal(result?.acceptance_length, 2)),
     el("td", { class: "number" }, decimal(result?.baselines?.untrained, 2)),
@@ -71,7 +72,7 @@ function reportBox(report) {
   const found = report.reasons.filter((reason) => reason.count > 0);
   const same = report.most_frequent_response;
   const most = Math.max(1, ...report.mask_sums.histogram.map((bin) => bin.count));
-  return el("div", {},
+  return el("div", { "data-key": "report" },
     report.blocked ? problemBox({ title: "Blocked", message: `${report.block_reason} ${report.cause ?? ""}` }) : null,
     el("p", {}, `${count(report.num_accepted)} of ${count(report.num_seen)} accepted; `,
       `rejected ${percent(report.rejected_share)}, limit ${percent(report.rejected_limit)}.`),

@@ -26,6 +26,20 @@ export function replace(node, ...children) {
   return append(node, children);
 }
 
+/** An action that a second click, while the first is on its way, does not start again. */
+export function oneAtATime(action) {
+  let running = false;
+  return async (...given) => {
+    if (running) return;
+    running = true;
+    try {
+      await action(...given);
+    } finally {
+      running = false;
+    }
+  };
+}
+
 /** Change text only when it differs, so that screen readers and selections are left alone. */
 export function setText(node, text) {
   const wanted = text === null || text === undefined ? "" : String(text);

@@ -1,8 +1,9 @@
 // Exporting: where to, which checkpoints, progress, and what came of it.
 
 import { asCurl, list, post, remove } from "./api.js";
-import { copyText, el, problemBox, replace, toast } from "./dom.js";
+import { copyText, el, oneAtATime, problemBox, replace, toast } from "./dom.js";
 import { bytes, dateTime } from "./format.js";
+import { patch } from "./patch.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
@@ -21,7 +22,7 @@ export function exportPanel(runId) {
     if (destination.value.trim()) body.destination = destination.value.trim();
     return body;
   }
-  async function start() {
+  const start = oneAtATime(async () => {
     replace(errors);
     try {
       update(await post(path, request()));
@@ -29,11 +30,11 @@ export function exportPanel(runId) {
     } catch (error) {
       replace(errors, problemBox(error));
     }
-  }
+  });
   function update(view) {
     known.set(view.id, view);
     const newest = [...known.values()].sort((a, b) => b.created_at - a.created_at);
-    replace(shown, ...newest.map((one) => card(one, update)));
+    patch(shown, newest.map((one) => card(one, update)));
   }
   async function load() {
     for (const view of await list(path)) update(view);
@@ -51,15 +52,15 @@ export function exportPanel(runId) {
 
 function card(view, update) {
   const share = view.bytes_total ? view.bytes_done / view.bytes_total : ENDED.has(view.state) ? 1 : 0;
-  const act = async (call) => {
+  const act = oneAtATime(async (call) => {
     try {
       update(await call());
     } catch (error) {
       toast(error.message, true);
     }
-  };
+  });
   const own = `/v1/exports/${encodeURIComponent(view.id)}`;
-  return el("article", { class: "export", "data-export": view.id, "data-state": view.state },
+  return el("article", { class: "export", "data-key": view.id, "data-export": view.id, "data-state": view.state },
     el("div", { class: "row" }, el("span", { class: `pill ${view.state}` }, view.state),
       el("code", { class: "grow" }, view.destination), el("small", {}, dateTime(view.created_at))),
     el("progress", { max: 1, value: share, "aria-label": "Export progress" }),

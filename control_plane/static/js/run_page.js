@@ -1,7 +1,7 @@
 // One run: what it does now, how fast, what limits it, and the buttons that its state allows.
 
 import { asCurl, get, post } from "./api.js";
-import { copyText, dialog, el, replace, setText, toast } from "./dom.js";
+import { copyText, dialog, el, oneAtATime, replace, setText, toast } from "./dom.js";
 import { details } from "./details.js";
 import { exportPanel } from "./export_panel.js";
 import { count, dateTime, decimal, duration } from "./format.js";
@@ -81,13 +81,13 @@ function header(own) {
     el("div", { class: "row sub" }, id), reason);
   let shownActions = null;
 
-  async function act(action, body) {
+  const act = oneAtATime(async (action, body) => {
     try {
       update(await post(`${own}/${action}`, body));
     } catch (error) {
       toast(error.message, true);
     }
-  }
+  });
   function confirmStop() {
     const run = (mode, text, kind) => el("button", { type: "button", class: kind, "data-confirm": mode,
       onclick: (event) => { event.target.closest("dialog").close(); act("stop", { mode }); } }, text);

@@ -3,6 +3,7 @@
 import { list } from "./api.js";
 import { el, replace, toast } from "./dom.js";
 import { count, dateTime, decimal, duration, ktok } from "./format.js";
+import { patch } from "./patch.js";
 import { startForm } from "./start_form.js";
 
 const EVERY_MS = 2000;
@@ -19,7 +20,6 @@ export async function showRunsList(content, setLinkState) {
   replace(content, el("section", { class: "panel" }, el("h1", {}, "Start a run"), startForm()),
     el("section", { class: "panel" }, el("h2", {}, "Runs"), table, empty));
   document.title = "dflash-mesh";
-  let shown = "";
   let failures = 0;
   let asking = false;
 
@@ -32,9 +32,7 @@ export async function showRunsList(content, setLinkState) {
       setLinkState("");
       empty.hidden = runs.length > 0;
       table.hidden = runs.length === 0;
-      const now = JSON.stringify(runs);
-      if (now !== shown) replace(body, ...runs.map(row));
-      shown = now;
+      patch(body, runs.map(row));
     } catch (error) {
       if (error.status === 401) return;
       failures += 1;
@@ -52,7 +50,7 @@ export async function showRunsList(content, setLinkState) {
 
 function row(run) {
   const { step, steps_total: total } = run.progress;
-  return el("tr", {},
+  return el("tr", { "data-key": run.id },
     el("th", { scope: "row" }, el("a", { href: `#/runs/${encodeURIComponent(run.id)}` }, run.name),
       el("small", {}, run.id)),
     el("td", {}, statePill(run.state), run.reason ? el("small", { class: "reason" }, run.reason) : null),

@@ -1,7 +1,7 @@
 // Starting a run from a preset and overrides; a forecast first, without starting anything.
 
 import { asCurl, post } from "./api.js";
-import { copyText, el, problemBox, replace } from "./dom.js";
+import { copyText, el, oneAtATime, problemBox, replace } from "./dom.js";
 import { bytes, count, duration } from "./format.js";
 
 const PRESETS = ["demo", "smollm2-135m", "qwen3-8b", "qwen3.6-27b"];
@@ -13,13 +13,13 @@ export function startForm() {
   const result = el("div", { "aria-live": "polite" });
   const request = () => ({ preset: preset.value, overrides: parseOverrides(overrides.value) });
 
-  const guarded = (action) => async () => {
+  const guarded = (action) => oneAtATime(async () => {
     try {
       await action(request());
     } catch (error) {
       replace(result, problemBox(error));
     }
-  };
+  });
   const start = guarded(async (body) => {
     const run = await post("/v1/runs", body);
     location.hash = `#/runs/${encodeURIComponent(run.id)}`;

@@ -1,11 +1,11 @@
 // The event stream of a run: EventSource resumes by Last-Event-ID; this adds knowing when it is
-// stale. The server sends something at least every 5 s, but comments never reach a page, so quiet
-// is checked by asking /healthz.
+// stale. The server sends something, if only a ping, at least every 5 s. After longer silence another
+// call tells a control plane that is away from a connection that died, which is opened again.
 
 import { get } from "./api.js";
 
 const STALE_S = 10;
-const NAMES = ["run", "workers", "point", "log", "checkpoint", "evaluation", "export", "report"];
+const NAMES = ["ping", "run", "workers", "point", "log", "checkpoint", "evaluation", "export", "report"];
 
 export class RunStream {
   /** `handlers` by event name; `onState` gets "live", "stale" or "away", and seconds of silence. */
@@ -22,6 +22,7 @@ export class RunStream {
 
   open() {
     this.source?.close();
+    this.openedAt = Date.now();
     const since = this.lastId ? `?since=${this.lastId}` : "";
     this.source = new EventSource(`/v1/runs/${encodeURIComponent(this.runId)}/events${since}`);
     for (const name of NAMES) {
@@ -42,9 +43,9 @@ export class RunStream {
     if (silentS < STALE_S) return;
     const answers = await this.probe();
     if (answers === null || this.closed || (Date.now() - this.lastAt) / 1000 < STALE_S) return;
+    this.set(answers ? "stale" : "away", silentS);
     const connected = this.source.readyState === EventSource.OPEN;
-    if (answers && connected) this.set("live");
-    else this.set(answers ? "stale" : "away", silentS);
+    if (answers && connected && Date.now() - this.openedAt > 1000 * STALE_S) this.open();
   }
 
   /** After an answer that ended the stream for good: asks first, so that a 401 shows the sign-in. */

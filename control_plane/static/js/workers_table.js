@@ -1,7 +1,8 @@
 // The workers of a run: who they are, how fresh they are, how often they were started again.
 
-import { el, replace } from "./dom.js";
+import { el } from "./dom.js";
 import { bytes, percent } from "./format.js";
+import { patch } from "./patch.js";
 
 const HEAD = ["Worker", "State", "Host", "Pid", "Device", "Busy", "Memory", "Heartbeat", "Restarts", "Last error"];
 
@@ -20,11 +21,11 @@ export function workersTable() {
   }
   function draw() {
     if (!workers.length) {
-      replace(body, el("tr", {}, el("td", { colspan: HEAD.length, class: "empty" }, "No workers are running.")));
+      patch(body, [el("tr", {}, el("td", { colspan: HEAD.length, class: "empty" }, "No workers are running."))]);
       return;
     }
     const sinceS = (Date.now() - receivedAt) / 1000;
-    replace(body, ...workers.map((worker) => row(worker, sinceS)));
+    patch(body, workers.map((worker) => row(worker, sinceS)));
   }
   const timer = setInterval(draw, 1000);
   return { node, update, close: () => clearInterval(timer) };
@@ -35,7 +36,8 @@ function row(worker, sinceS) {
   const age = worker.heartbeat_age_s === null ? null : worker.heartbeat_age_s + sinceS;
   const gpu = worker.metrics.gpu_utilisation;
   const busy = worker.metrics.busy_share;
-  return el("tr", { class: gone ? "gone" : "", "data-worker": `${worker.role}-${worker.rank}`, "data-pid": worker.pid },
+  return el("tr", { class: gone ? "gone" : "", "data-key": worker.id,
+    "data-worker": `${worker.role}-${worker.rank}`, "data-pid": worker.pid },
     el("th", { scope: "row" }, `${worker.role} ${worker.rank}`),
     el("td", {}, el("span", { class: `pill ${worker.state}` }, worker.state)),
     el("td", {}, worker.host), el("td", { class: "number" }, worker.pid),
