@@ -31,7 +31,10 @@ function copyAttributes(old, fresh) {
     if (!fresh.hasAttribute(name) && !isPersons(name)) old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
-    if (old.getAttribute(name) !== value && !isPersons(name)) old.setAttribute(name, value);
+    if (old.getAttribute(name) === value || isPersons(name)) continue;
+    // The page's policy allows no style attribute from a string, only through the object.
+    if (name === "style") old.style.cssText = value;
+    else old.setAttribute(name, value);
   }
 }
 
