@@ -27,7 +27,7 @@ from control_plane.controller.measures import (
 from control_plane.store import events, runs, series
 from control_plane.store.series import Sample
 from control_plane.store.tables import Evaluation, Run, Worker
-from control_plane.store.views import run_view, worker_view
+from control_plane.store.views import run_view, slot_views
 from shared.api.runs import Progress
 from shared.config import RunConfig
 from shared.states import ACTIVE_STATES, RunState
@@ -67,7 +67,9 @@ class FigureKeeper:
             run = await self._environment.database.write(runs.update, run.id, now=now, **figures)
             self._publish(run.id, "run", lambda: run_view(run).model_dump(mode="json"))
         self._publish(
-            run.id, "workers", lambda: [worker_view(w, now).model_dump(mode="json") for w in live]
+            run.id,
+            "workers",
+            lambda: [view.model_dump(mode="json") for view in slot_views(workers, now)],
         )
         if is_active:
             await self._keep_series(run, figures, now)

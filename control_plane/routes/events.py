@@ -22,7 +22,7 @@ from control_plane.broadcast import StreamEvent
 from control_plane.http.documentation import problems
 from control_plane.http.state import Mesh, MeshState
 from control_plane.store import events, runs, workers
-from control_plane.store.views import run_view, worker_view
+from control_plane.store.views import run_view, slot_views
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -106,13 +106,11 @@ def _opening(session: Session, run_id: str, after: int | None) -> _Opening:
     else:
         stored = events.list_after(session, run_id, after, limit=REPLAY_LIMIT)
     now = time.time()
-    newest = workers.newest_of_slots(workers.list_for_run(session, run_id))
+    slots = slot_views(workers.list_for_run(session, run_id), now)
     return _Opening(
         events=[
             *(StreamEvent(event.name, event.data, event.id) for event in stored),
-            StreamEvent(
-                "workers", [worker_view(worker, now).model_dump(mode="json") for worker in newest]
-            ),
+            StreamEvent("workers", [view.model_dump(mode="json") for view in slots]),
             StreamEvent("run", run_view(run).model_dump(mode="json"), last_id),
         ],
         last_id=last_id,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from control_plane.store.tables import Checkpoint, Evaluation, Export, Run, Worker
+from control_plane.store.workers import newest_of_slots, slot_of
 from shared.api.exports import ExportView
 from shared.api.runs import (
     CheckpointView,
@@ -59,6 +62,20 @@ def worker_view(worker: Worker, now: float) -> WorkerView:
         metrics=worker.metrics,
         waits_for=worker.waits_for,
     )
+
+
+def slot_views(incarnations: Sequence[Worker], now: float) -> list[WorkerView]:
+    """A run's slots as a person follows them, from its incarnations in order of launch.
+
+    Each slot is shown by its newest incarnation, also when that has ended, with the last error that
+    any incarnation had. Ended jobs are left out: their export or evaluation says what came of them.
+    """
+    errors = {slot_of(w): w.last_error for w in incarnations if w.last_error}
+    return [
+        worker_view(worker, now).model_copy(update={"last_error": errors.get(slot_of(worker))})
+        for worker in newest_of_slots(incarnations)
+        if worker.ended_at is None or worker.job_id is None
+    ]
 
 
 def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:

@@ -7,6 +7,8 @@ an older one is refused with SupersededError and must exit. A row ends once (`en
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import tuple_
 from sqlmodel import Session, col, select
 
@@ -188,10 +190,14 @@ def list_for_run(session: Session, run_id: str, *, live_only: bool = False) -> l
     return list(session.exec(query))
 
 
-def newest_of_slots(workers: list[Worker]) -> list[Worker]:
+def slot_of(worker: Worker) -> tuple[str, str, int, str | None]:
+    """What a worker's successive incarnations have in common."""
+    return (worker.run_id, worker.role, worker.rank, worker.job_id)
+
+
+def newest_of_slots(workers: Iterable[Worker]) -> list[Worker]:
     """Of incarnations in order of launch, the last one of each slot."""
-    newest = {(w.run_id, w.role, w.rank, w.job_id): w for w in workers}
-    return list(newest.values())
+    return list({slot_of(worker): worker for worker in workers}.values())
 
 
 def list_page(
