@@ -7,9 +7,8 @@
 `receive` copies a message into the intake and gives its credit back at once; the intake is bounded
 because the batcher dispatches at most a window ahead of the position. `apply` waits for the next
 micro-batch in order, never for a particular worker. `positions` tells the batcher the position
-after every applied micro-batch; with reset on every new link, and after a link from a
-target_forward broke, because what was on its way may be lost: the batcher dispatches again, and
-the intake drops second copies.
+after every applied micro-batch, with reset on every new link: the batcher dispatches again from
+there, and the intake drops second copies.
 
 Invariants: micro-batches are applied exactly once between two checkpoints, strictly in order. A
 restart stands where the newest complete checkpoint stands, and the steps after it are the same
@@ -36,7 +35,7 @@ from workers.drafter_trainer.items import TrainingItem, training_item
 from workers.drafter_trainer.recorder import Recorder
 from workers.drafter_trainer.training import DrafterTraining
 from workers.runtime import WorkerContext
-from workers.runtime.dialing import dial_peer, next_message
+from workers.runtime.dialing import dial_peer, next_message, until_closed
 
 logger = logging.getLogger(__name__)
 _POSITION_LIMITS = LinkLimits(max_messages=4, max_bytes=2**20)
@@ -95,7 +94,6 @@ class TrainerLoops:
         self._intake: Intake[TrainingItem] = Intake(training.next_micro_batch_id)
         self._arrived = asyncio.Event()
         self._moved = asyncio.Event()
-        self._is_reset_wanted = False
 
     def queue_report(self) -> QueueReport:
         return QueueReport(
@@ -136,8 +134,6 @@ class TrainerLoops:
                     self._keep(received)
         except LinkError as error:
             logger.info("link from %s ended: %s", channel.peer_worker_id, error)
-            self._is_reset_wanted = True
-            self._moved.set()
         finally:
             await channel.close()
 
@@ -177,7 +173,7 @@ class TrainerLoops:
             channel = await dial_peer(self._context, Role.BATCHER, "positions", _POSITION_LIMITS)
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(_watch(channel))
+                    group.create_task(until_closed(channel))
                     group.create_task(self._send_positions(channel))
             except* LinkError as group_error:
                 logger.info("link to the batcher ended: %s", group_error.exceptions[0])
@@ -185,10 +181,9 @@ class TrainerLoops:
                 await channel.close()
 
     async def _send_positions(self, channel: Channel) -> None:
-        self._is_reset_wanted = True
+        is_reset = True
         while True:
             self._moved.clear()
-            is_reset, self._is_reset_wanted = self._is_reset_wanted, False
             await channel.send(
                 TrainerPosition(
                     next_micro_batch_id=self._intake.position,
@@ -198,11 +193,5 @@ class TrainerLoops:
                     finished=self._recorder.is_finished,
                 )
             )
+            is_reset = False
             await self._moved.wait()
-
-
-async def _watch(channel: Channel) -> None:
-    """Nothing comes back on this link; receiving notices when it ends."""
-    while True:
-        received = await channel.receive()
-        received.release()

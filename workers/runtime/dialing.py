@@ -55,3 +55,10 @@ async def next_message(channel: Channel) -> Received:
         return await channel.receive()
     except IntegrityError as error:
         raise ChannelClosed(str(error)) from error
+
+
+async def until_closed(channel: Channel) -> None:
+    """Raises ChannelClosed when a channel on which nothing comes back ends; never returns."""
+    while True:
+        with await next_message(channel):
+            logger.warning("dropped a message that nobody expects from %s", channel.peer_worker_id)

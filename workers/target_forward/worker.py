@@ -8,14 +8,16 @@ credit is the prefetch. `compute` waits for `take`, and for room towards `delive
 for the trainer's credit, so a slow trainer stops the chain up to the batcher's dispatch.
 
 Invariants: the worker keeps no state. Whatever it holds when it dies is dispatched again by the
-batcher. A message whose channel breaks is sent again on the next one: the trainer drops a second
-copy. Draining gives everything back by leaving.
+batcher. What the trainer has not taken when its link breaks is sent again on the next link, since
+the batcher, which sees both ends alive, would not: the trainer drops a second copy. Draining gives
+everything back by leaving.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +32,7 @@ from shared.errors import IntegrityError, LinkError
 from shared.messages import HiddenStates, MicroBatch
 from shared.states import Role, WorkerState
 from workers.runtime import WorkerContext
-from workers.runtime.dialing import dial_peer, next_message
+from workers.runtime.dialing import dial_peer, next_message, until_closed
 from workers.target_forward.forward import ForwardResult, TargetForward
 
 logger = logging.getLogger(__name__)
@@ -94,6 +96,8 @@ class TargetForwardLoops:
         self._work: asyncio.Queue[Work] = asyncio.Queue(1)
         self._work_bytes = 0
         self._results: asyncio.Queue[Result] = asyncio.Queue(1)
+        # At most the trainer's credit, in messages and in bytes.
+        self._unreleased: deque[Result] = deque()
 
     def queue_report(self) -> QueueReport:
         """Micro-batches that wait here for the target."""
@@ -142,21 +146,29 @@ class TargetForwardLoops:
                 await self._results.put(Result(work, result))
 
     async def deliver(self) -> None:
-        """Send hidden states to the trainer; a message stays until it is sent."""
+        """Send hidden states to whichever incarnation of the trainer lives."""
         links = self._context.config.links
         limits = LinkLimits(links.max_messages, links.max_bytes)
-        pending: Result | None = None
         while True:
             channel = await dial_peer(self._context, Role.DRAFTER_TRAINER, "hidden_states", limits)
             try:
-                while not channel.closed:
-                    pending = pending or await self._results.get()
-                    await self._send(channel, pending)
-                    pending = None
-            except LinkError as error:
-                logger.info("link to the trainer ended: %s", error)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(until_closed(channel))
+                    group.create_task(self._send_results(channel))
+            except* LinkError as error:
+                logger.info("link to the trainer ended: %s", error.exceptions[0])
             finally:
                 await channel.close()
+
+    async def _send_results(self, channel: Channel) -> None:
+        for result in list(self._unreleased):
+            await self._send(channel, result)
+        while True:
+            result = await self._results.get()
+            self._unreleased.append(result)
+            await self._send(channel, result)
+            while len(self._unreleased) > channel.stats().depth:
+                self._unreleased.popleft()
 
     async def _send(self, channel: Channel, result: Result) -> None:
         micro_batch, forward = result.work.micro_batch, result.forward
