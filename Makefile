@@ -58,6 +58,7 @@ lint: $(VENV)/.test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/hadolint docker/*.Dockerfile
 
 format: $(VENV)/.test
 	$(VENV)/bin/ruff check --fix .

@@ -21,7 +21,8 @@ RUN grep -viE '^(torch|transformers|nvidia|triton)' constraints.txt > /tmp/const
     && pip install --constraint /tmp/constraints.txt --requirement /tmp/requirements.txt \
     && pip install --no-deps .
 
-USER mesh
+RUN mkdir /data && chown mesh:mesh /data
+USER 10001
 VOLUME /data
 EXPOSE 8080
 # Listening beyond loopback needs a token: pass DFLASH_MESH_TOKEN.

@@ -17,7 +17,7 @@ RUN apt-get update \
 ENV PATH=/opt/sglang/bin:$PATH
 RUN pip install "sglang>=0.5.14"
 
-USER mesh
+USER 10001
 EXPOSE 30000
 ENTRYPOINT ["python", "-m", "sglang.launch_server", "--host", "0.0.0.0", "--port", "30000"]
 CMD ["--help"]

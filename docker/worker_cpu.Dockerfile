@@ -18,7 +18,8 @@ COPY control_plane ./control_plane
 COPY workers ./workers
 RUN pip install --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} .
 
-USER mesh
+RUN mkdir /data && chown mesh:mesh /data
+USER 10001
 VOLUME /data
 EXPOSE 8080
 ENTRYPOINT ["dflash-mesh"]

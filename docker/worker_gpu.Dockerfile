@@ -22,7 +22,8 @@ COPY control_plane ./control_plane
 COPY workers ./workers
 RUN pip install .
 
-USER mesh
+RUN mkdir /data && chown mesh:mesh /data
+USER 10001
 VOLUME /data
 EXPOSE 8080
 ENTRYPOINT ["dflash-mesh"]

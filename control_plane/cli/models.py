@@ -47,6 +47,22 @@ def builtin(folder: Path) -> None:
 @click.option("--prompts", required=True, help="JSONL prompts, or 'builtin:tiny'.")
 @click.option("--num-prompts", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--max-new-tokens", type=click.IntRange(1), default=256, show_default=True)
+@click.option(
+    "--thinking",
+    type=click.Choice(["on", "off", "template"]),
+    default="template",
+    show_default=True,
+    help="The chat template's thinking mode: as in the run that made the drafter.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+)
+@click.option("--device", default="auto", show_default=True, help="'cpu', 'cuda:0', or 'auto'.")
+@click.option("--num-threads", type=click.IntRange(1), help="CPU threads; torch's choice if unset.")
+@click.option("--no-baselines", is_flag=True, help="Leave out untrained and prompt lookup.")
 @click.option("--json", "json_", is_flag=True, help="Print the result as JSON.")
 def evaluate(
     target_folder: str,
@@ -54,6 +70,11 @@ def evaluate(
     prompts: str,
     num_prompts: int,
     max_new_tokens: int,
+    thinking: str,
+    dtype: str,
+    device: str,
+    num_threads: int | None,
+    no_baselines: bool,
     json_: bool,
 ) -> int:
     """Measure the acceptance length of a drafter folder; needs no control plane."""
@@ -61,6 +82,9 @@ def evaluate(
         "workers.evaluator.offline",
         *("--target", target_folder, "--drafter", drafter, "--prompts", prompts),
         *("--num-prompts", str(num_prompts), "--max-new-tokens", str(max_new_tokens)),
+        *("--thinking", thinking, "--dtype", dtype, "--device", device),
+        *(["--num-threads", str(num_threads)] if num_threads else []),
+        *(["--no-baselines"] if no_baselines else []),
         *(["--json"] if json_ else []),
     )
 
