@@ -1,7 +1,7 @@
 """From a preset, a TOML file and dotted overrides to a `RunConfig`, or to every error at once.
 
 Merge order: preset, then the given tree, then the overrides. A wrong key is reported with its
-dotted path and the closest known key of the same table.
+dotted path and the key that was most likely meant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any, get_args
 
@@ -100,21 +100,28 @@ def _assign(tree: dict[str, Any], path: str, value: Any, problems: list[FieldErr
 def _field_error(item: Mapping[str, Any]) -> FieldError:
     path = ".".join(str(part) for part in item["loc"]) or "configuration"
     if item["type"] == "extra_forbidden":
-        known = _known_keys(item["loc"][:-1])
-        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0.5)
-        return FieldError(path, "unknown key", close[0] if close else None)
+        return FieldError(path, "unknown key", _suggestion(item["loc"]))
     message = item["msg"].removeprefix("Value error, ")
     return FieldError(path, message[0].lower() + message[1:] if message else "not valid")
 
 
-def _known_keys(table: tuple[Any, ...]) -> list[str]:
-    model: type[BaseModel] = RunConfig
-    for part in table:
-        field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        candidates = [inner, *get_args(inner)]
-        nested = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if not nested:
-            return []
-        model = nested[0]
-    return list(model.model_fields)
+def _suggestion(loc: tuple[Any, ...]) -> str | None:
+    """The key that was most likely meant: of this name in another table, or spelt like it here."""
+    *table, key = (str(part) for part in loc)
+    tables = dict(_tables(RunConfig))
+    elsewhere = [".".join((*path, key)) for path, keys in tables.items() if key in keys]
+    if len(elsewhere) == 1:
+        return elsewhere[0]
+    close = difflib.get_close_matches(key, tables.get(tuple(table), []), n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def _tables(
+    model: type[BaseModel], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Every table of the configuration by its path, with its keys."""
+    yield path, list(model.model_fields)
+    for name, field in model.model_fields.items():
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from _tables(inner, (*path, name))

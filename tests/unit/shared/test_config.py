@@ -40,6 +40,11 @@ def test_all_wrong_fields_are_reported_together_with_suggestions() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("path", ["trainer.num_epochs", "num_epochs"])
+def test_a_key_that_another_table_has_is_named_with_that_table(path: str) -> None:
+    assert "did you mean 'train.num_epochs'" in problems(MINIMAL, overrides={path: 1})
+
+
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
