@@ -17,7 +17,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from sqlmodel import Session, col, select
 
-from control_plane.store import runs, workers
+from control_plane.store import runs
+from control_plane.store.slots import newest_of_slots
 from control_plane.store.tables import Export, Run, Worker
 from shared.states import ACTIVE_STATES, Role, RunState
 
@@ -129,7 +130,7 @@ def _slots(facts: Facts) -> Iterator[Metric]:
         "dflash_worker_up", "1 while the worker lives", labels=["role", "rank", "run"]
     )
     restarts: dict[tuple[str, str], int] = {}
-    for worker in workers.newest_of_slots(facts.workers):
+    for worker in newest_of_slots(facts.workers):
         key = (worker.role, worker.run_id)
         restarts[key] = restarts.get(key, 0) + worker.restarts
         if worker.run_id in active and worker.job_id is None:

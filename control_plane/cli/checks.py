@@ -22,9 +22,8 @@ from typing import Literal
 
 import click
 
-from control_plane.cli.main import EXIT_FAILED
+from control_plane.cli.command import EXIT_FAILED, as_json
 from control_plane.cli.output import emit_json
-from control_plane.cli.runs import as_json
 from shared.layout import DataFolder
 from shared.units import format_bytes
 

@@ -13,9 +13,8 @@ from typing import Any
 import click
 import msgspec
 
-from control_plane.cli.main import EXIT_ENDED_BADLY, SuggestingGroup
+from control_plane.cli.command import EXIT_ENDED_BADLY, SuggestingGroup, as_json
 from control_plane.cli.output import ProgressLine, emit_json, table
-from control_plane.cli.runs import as_json
 from services.data.shards import ShardReader
 from services.data.tokenizer_files import read_tokenizer_facts
 from shared.config.schema import GateSection

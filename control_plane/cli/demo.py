@@ -23,10 +23,10 @@ from typing import Any
 import click
 
 from control_plane.cli.api import Api
+from control_plane.cli.command import EXIT_ENDED_BADLY
 from control_plane.cli.exports import wait_for_export
-from control_plane.cli.main import EXIT_ENDED_BADLY
 from control_plane.cli.output import emit_json, note
-from control_plane.cli.runs import parse_override
+from control_plane.cli.overrides import parse_override
 from control_plane.cli.watch import watch_run
 from shared.errors import ConflictError, EnvironmentFault, MeshError
 from shared.tiny_target import model_folder

@@ -9,9 +9,8 @@ from typing import Any, get_args
 import click
 
 from control_plane.cli.api import Api
-from control_plane.cli.main import EXIT_ENDED_BADLY, SuggestingGroup
+from control_plane.cli.command import EXIT_ENDED_BADLY, SuggestingGroup, as_json
 from control_plane.cli.output import ProgressLine, emit_json
-from control_plane.cli.runs import as_json
 from shared.api.exports import ExportPart
 from shared.units import format_bytes, format_duration
 

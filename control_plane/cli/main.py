@@ -1,8 +1,7 @@
-"""The root of the command line: groups, did-you-mean, and the one place where errors end."""
+"""The root of the command line: its groups, and the one place where errors end."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -11,7 +10,17 @@ from typing import NoReturn
 
 import click
 
+from control_plane.cli import checks, data, demo, exports, models, plans, runs, up
 from control_plane.cli.api import Api
+from control_plane.cli.command import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_FOUND,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    SuggestingGroup,
+)
 from shared.errors import (
     ConfigError,
     ConflictError,
@@ -20,32 +29,6 @@ from shared.errors import (
     UnreachableError,
     UserError,
 )
-
-EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_NOT_FOUND, EXIT_ENDED_BADLY = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-)
-EXIT_INTERRUPTED = 130
-
-
-class SuggestingGroup(click.Group):
-    """A group that names the closest command when there is none of the given name."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        names = self.list_commands(ctx)
-        if args and not args[0].startswith("-") and args[0] not in names:
-            close = difflib.get_close_matches(args[0], names, n=1, cutoff=0.5)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise click.UsageError(
-                f"There is no command '{args[0]}'.{hint} Commands: {', '.join(names)}", ctx
-            )
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,11 +51,8 @@ def completion(shell: str) -> None:
     click.echo(f'eval "$(_DFLASH_MESH_COMPLETE={shell}_source dflash-mesh)"')
 
 
-def _register() -> None:
-    from control_plane.cli import checks, data, demo, exports, models, plans, runs, up
-
-    for module in (up, runs, exports, plans, data, models, checks, demo):
-        module.register(root)
+for module in (up, runs, exports, plans, data, models, checks, demo):
+    module.register(root)
 
 
 def installed_version() -> str:
@@ -111,7 +91,6 @@ def _fail(error: MeshError) -> NoReturn:
 
 def main() -> NoReturn:
     """Run the command line; never returns."""
-    _register()
     try:
         result = root.main(standalone_mode=False, prog_name="dflash-mesh")
     except click.exceptions.Abort:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from control_plane.cli.main import SuggestingGroup
+from control_plane.cli.command import SuggestingGroup
 from shared.errors import ConflictError
 from shared.tiny_target import model_folder
 

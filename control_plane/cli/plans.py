@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from control_plane.cli.api import Api
+from control_plane.cli.command import as_json
 from control_plane.cli.output import emit_json, table
-from control_plane.cli.runs import _absolute, _resolve_paths, as_json, parse_override
+from control_plane.cli.overrides import from_folder, parse_override, parse_overrides
 from shared.config import parse_config, preset_names
 from shared.forecast import gpu_table
 from shared.units import format_bytes, format_duration, format_rate
@@ -50,7 +51,7 @@ def plan(
         raise click.UsageError("give --preset or --config")
     body: dict[str, Any] = {
         "preset": preset,
-        "overrides": _resolve_paths(dict(map(parse_override, overrides))),
+        "overrides": parse_overrides(overrides),
         "gpus": sorted(gpu_table()) if compare else list(gpus),
         "usd_per_hour": {name: float(usd) for name, usd in map(parse_override, prices)},
         "num_prompts": num_prompts,
@@ -58,7 +59,7 @@ def plan(
     }
     if config_file is not None:
         tree = parse_config(config_file.read_text("utf-8"), source=str(config_file))
-        body["config"] = _absolute(tree, config_file.parent)
+        body["config"] = from_folder(tree, config_file.parent)
     if target_config is not None:
         body["target_config"] = json.loads(target_config.read_text("utf-8"))
     forecasts = api.post("/v1/plan", body)["forecasts"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import click
 
 from control_plane.cli.api import Api
-from control_plane.cli.main import EXIT_ENDED_BADLY, SuggestingGroup
+from control_plane.cli.command import EXIT_ENDED_BADLY, SuggestingGroup, as_json
 from control_plane.cli.output import emit_json, note, table
+from control_plane.cli.overrides import from_folder, parse_overrides
 from control_plane.cli.watch import describe, watch_run
 from shared.config import parse_config, preset_names
 from shared.states import RunState
-
-_PATH_FIELDS = (("target", "path"), ("data", "prompts"), ("data", "dataset"))
-as_json = click.option("--json", "json_", is_flag=True, help="Print the answer as JSON.")
 
 
 @click.group(cls=SuggestingGroup)
@@ -50,12 +47,12 @@ def start(
     """Start a run from a preset, a TOML file, or both."""
     if preset is None and config_file is None:
         raise click.UsageError("give --preset or --config")
-    body: dict[str, Any] = {"overrides": _resolve_paths(dict(map(parse_override, overrides)))}
+    body: dict[str, Any] = {"overrides": parse_overrides(overrides)}
     if preset is not None:
         body["preset"] = preset
     if config_file is not None:
         tree = parse_config(config_file.read_text("utf-8"), source=str(config_file))
-        body["config"] = _absolute(tree, config_file.parent)
+        body["config"] = from_folder(tree, config_file.parent)
     answer = api.post("/v1/runs", body, dry_run="true" if dry_run else None)
     if dry_run or (json_ and not watch):
         emit_json(answer)
@@ -209,40 +206,6 @@ def evaluate(api: Api, run_id: str, checkpoint: str, num_prompts: int | None, js
     body = {"checkpoint": step, "num_prompts": num_prompts}
     answer = api.post(f"/v1/runs/{run_id}/evaluations", body)
     emit_json(answer) if json_ else click.echo(f"evaluation {answer['id']}: {answer['state']}")
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """`trainer.lr=1e-3` -> ('trainer.lr', 0.001): the value as TOML, else as a string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value
-
-
-def _resolve_paths(overrides: dict[str, Any]) -> dict[str, Any]:
-    for section, field in _PATH_FIELDS:
-        value = overrides.get(f"{section}.{field}")
-        if isinstance(value, str):
-            overrides[f"{section}.{field}"] = _absolute_path(value, Path.cwd())
-    return overrides
-
-
-def _absolute(tree: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Local paths of a configuration file count from the file; the server has another folder."""
-    for section, field in _PATH_FIELDS:
-        inner = tree.get(section)
-        if isinstance(inner, dict) and isinstance(inner.get(field), str):
-            inner[field] = _absolute_path(inner[field], base)
-    return tree
-
-
-def _absolute_path(value: str, base: Path) -> str:
-    if ":" in value.split("/")[0]:  # builtin:tiny, s3://...
-        return value
-    return str((base / Path(value).expanduser()).resolve())
 
 
 def _answer(view: dict[str, Any], json_: bool) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from control_plane.store.slots import newest_of_slots, slot_of
 from control_plane.store.tables import Checkpoint, Evaluation, Export, Run, Worker
-from control_plane.store.workers import newest_of_slots, slot_of
 from shared.api.exports import ExportView
 from shared.api.runs import (
     CheckpointView,

@@ -7,8 +7,6 @@ an older one is refused with SupersededError and must exit. A row ends once (`en
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from sqlalchemy import tuple_
 from sqlmodel import Session, col, select
 
@@ -188,16 +186,6 @@ def list_for_run(session: Session, run_id: str, *, live_only: bool = False) -> l
     if live_only:
         query = query.where(col(Worker.ended_at).is_(None))
     return list(session.exec(query))
-
-
-def slot_of(worker: Worker) -> tuple[str, str, int, str | None]:
-    """What a worker's successive incarnations have in common."""
-    return (worker.run_id, worker.role, worker.rank, worker.job_id)
-
-
-def newest_of_slots(workers: Iterable[Worker]) -> list[Worker]:
-    """Of incarnations in order of launch, the last one of each slot."""
-    return list({slot_of(worker): worker for worker in workers}.values())
 
 
 def list_page(

@@ -7,11 +7,12 @@ import click
 import pytest
 
 from control_plane.cli.api import parse_events
+from control_plane.cli.command import SuggestingGroup
 from control_plane.cli.demo import MARKER, choose_port, prepare_folder
 from control_plane.cli.exports import parse_checkpoints
-from control_plane.cli.main import SuggestingGroup, exit_code
+from control_plane.cli.main import exit_code
 from control_plane.cli.output import table
-from control_plane.cli.runs import _absolute, parse_override
+from control_plane.cli.overrides import from_folder, parse_override
 from control_plane.cli.watch import describe
 from shared import errors
 
@@ -64,7 +65,7 @@ def test_table_columns_line_up_and_none_shows_as_a_dash() -> None:
 
 def test_paths_of_a_configuration_file_count_from_the_file(tmp_path: Path) -> None:
     tree = {"target": {"path": "builtin:tiny"}, "data": {"prompts": "p.jsonl"}}
-    assert _absolute(tree, tmp_path) == {
+    assert from_folder(tree, tmp_path) == {
         "target": {"path": "builtin:tiny"},
         "data": {"prompts": str(tmp_path / "p.jsonl")},
     }
