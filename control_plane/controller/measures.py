@@ -21,6 +21,8 @@ _RATES = {
 _QUEUE_FIELDS = ("depth", "capacity", "bytes", "capacity_bytes")
 # Below this share of the last minute no single wait explains the pace.
 _NOTABLE_SHARE = 0.1
+# From this share of the last minute on a worker counts as busy.
+_BUSY_SHARE = 0.5
 
 
 def merge_progress(known: dict[str, Any], workers: Sequence[Worker]) -> dict[str, Any]:
@@ -57,26 +59,34 @@ def merge_queues(workers: Sequence[Worker]) -> list[dict[str, Any]]:
 def bottleneck(workers: Sequence[Worker]) -> str | None:
     """A sentence such as 'drafter_trainer waits for target_forward 80 % of the last minute'.
 
-    Of all waits the longest is named, the trainer's before others of the same length. Without a
-    notable wait, the busiest worker is what limits the run.
+    The trainer sets the pace once it runs: a wait of its own is named, else that it is busy, since
+    whoever waits upstream then waits for it. Otherwise the longest wait, or the busiest worker.
     """
-    waits = [
-        (w.metrics.get("waits_for_share", 0.0), w)
-        for w in workers
-        if w.waits_for is not None and w.state == WorkerState.RUNNING.value
-    ]
-    notable = [(share, w) for share, w in waits if share >= _NOTABLE_SHARE]
-    if notable:
-        share, worker = max(
-            notable, key=lambda item: (round(item[0], 2), item[1].role == Role.DRAFTER_TRAINER)
-        )
-        percent = round(100 * share)
-        return f"{worker.role} waits for {worker.waits_for} {percent} % of the last minute"
-    busy = [(w.metrics.get("busy_share", 0.0), w) for w in workers]
-    busiest = max(busy, key=lambda item: item[0], default=None)
-    if busiest is None or busiest[0] < 0.5:
+    running = [w for w in workers if w.state == WorkerState.RUNNING.value]
+    trainers = [w for w in running if w.role == Role.DRAFTER_TRAINER]
+    return (
+        _longest_wait(trainers) or _busiest(trainers) or _longest_wait(running) or _busiest(running)
+    )
+
+
+def _longest_wait(workers: Sequence[Worker]) -> str | None:
+    waits = [(w.metrics.get("waits_for_share", 0.0), w) for w in workers if w.waits_for is not None]
+    share, worker = max(waits, key=lambda item: item[0], default=(0.0, None))
+    if worker is None or share < _NOTABLE_SHARE:
         return None
-    return f"{busiest[1].role} is busy {round(100 * busiest[0])} % of the last minute"
+    return f"{worker.role} waits for {worker.waits_for} {_percent(share)} of the last minute"
+
+
+def _busiest(workers: Sequence[Worker]) -> str | None:
+    busy = [(w.metrics.get("busy_share", 0.0), w) for w in workers]
+    share, worker = max(busy, key=lambda item: item[0], default=(0.0, None))
+    if worker is None or share < _BUSY_SHARE:
+        return None
+    return f"{worker.role} is busy {_percent(share)} of the last minute"
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share)} %"
 
 
 def current_stage(stages: Sequence[Stage], progress: Progress, *, evaluating: bool) -> Stage | None:

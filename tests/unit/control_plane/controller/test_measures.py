@@ -62,12 +62,28 @@ def test_the_longest_wait_is_the_bottleneck() -> None:
     assert bottleneck(rows) == sentence
 
 
-def test_of_equal_waits_the_trainers_is_named() -> None:
+def test_the_trainers_own_wait_is_named_before_longer_ones_upstream() -> None:
     rows = [
-        waiting("drafter_trainer", "target_forward", 0.8),
-        waiting("batcher", "generator", 0.8),
+        waiting("batcher", "generator", 0.9),
+        waiting("drafter_trainer", "target_forward", 0.4),
     ]
     assert str(bottleneck(rows)).startswith("drafter_trainer waits")
+
+
+def test_those_who_wait_for_a_busy_trainer_are_not_the_bottleneck() -> None:
+    rows = [
+        waiting("target_forward", "batcher", 0.9),
+        worker("drafter_trainer", metrics={"busy_share": 0.97}),
+    ]
+    assert bottleneck(rows) == "drafter_trainer is busy 97 % of the last minute"
+
+
+def test_before_the_trainer_has_work_the_longest_wait_is_named() -> None:
+    rows = [
+        waiting("batcher", "generator", 0.6),
+        worker("drafter_trainer", metrics={"busy_share": 0.0}),
+    ]
+    assert str(bottleneck(rows)).startswith("batcher waits for generator")
 
 
 def test_without_waits_the_busiest_worker_is_named_or_nobody() -> None:
