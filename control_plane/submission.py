@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from control_plane.destinations import checked_destination
@@ -59,8 +60,8 @@ def forecast_of(checked: CheckedRun, settings: Settings) -> Forecast:
     )
 
 
-def plan(request: PlanRequest, settings: Settings) -> list[Forecast]:
-    """A forecast for each accelerator asked for. Blocks.
+def plan(request: PlanRequest, folder: Path) -> list[Forecast]:
+    """A forecast for each accelerator asked for, with the free disk of `folder`. Blocks.
 
     The target may lie elsewhere (`target_config`), and prompts need not exist (`num_prompts`).
     """
@@ -82,7 +83,7 @@ def plan(request: PlanRequest, settings: Settings) -> list[Forecast]:
             num_prompts=num_prompts,
             gpu=gpu,
             tokens_per_sample=request.tokens_per_sample,
-            free_disk_bytes=shutil.disk_usage(settings.data).free,
+            free_disk_bytes=shutil.disk_usage(folder).free,
         )
         for gpu in gpus or [None]
     ]
@@ -103,8 +104,13 @@ def _target_config(config: RunConfig) -> dict[str, Any]:
     path = target_folder(config.target.path) / "config.json"
     try:
         tree = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise TargetModelError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise TargetModelError(
+            f"{path} cannot be read: {error.strerror}; check target.path (plan --target-config "
+            "takes the config.json of a target that lies elsewhere)"
+        ) from error
+    except ValueError as error:
+        raise TargetModelError(f"{path} is not JSON: {error}") from error
     if not isinstance(tree, dict):
         raise TargetModelError(f"{path} is not a JSON object")
     return tree

@@ -56,7 +56,9 @@ def demo(folder: Path, port: int, overrides: tuple[str, ...], keep: bool, json_:
     folder = folder.resolve()
     signal.signal(signal.SIGTERM, _interrupt)
     prepare_folder(folder)
-    port = choose_port(port)
+    wanted_port, port = port, choose_port(port)
+    if port != wanted_port:
+        note(f"port {wanted_port} is in use: the page is on port {port}")
     process = start_control_plane(folder, port)
     url = f"http://127.0.0.1:{port}"
     api = Api(url)
@@ -114,10 +116,27 @@ def prepare_folder(folder: Path) -> None:
             )
         if (folder / "control_plane.lock").exists() and _is_locked(folder):
             raise ConflictError(f"a control plane still runs on {folder}: stop it first")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).touch()
-    shutil.copytree(model_folder(), folder / "target")
+        if len(own := _run_names(folder)) > 1:
+            raise ConflictError(
+                f"{folder} holds {len(own)} runs, more than the demo's own: name another folder "
+                "with --dir, or remove it yourself"
+            )
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        (folder / MARKER).touch()
+        shutil.copytree(model_folder(), folder / "target")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"the demo's folder {folder} cannot be written: {error.strerror}; name another one "
+            "with --dir"
+        ) from error
+
+
+def _run_names(folder: Path) -> list[str]:
+    runs = folder / "runs"
+    return sorted(path.name for path in runs.iterdir()) if runs.is_dir() else []
 
 
 def _is_locked(folder: Path) -> bool:
@@ -259,7 +278,13 @@ def show(summary: dict[str, Any], url: str, folder: Path) -> None:
         f"manifest sha256 {(export['manifest_sha256'] or '-')[:16]}"
     )
     click.echo(f"  drafter              {folder / 'export' / 'drafter'}")
-    click.echo(f"  again, by hand       dflash-mesh up --data {folder}   then {url}/")
+    click.echo(f"  again, by hand       {_own_name()} up --data {folder}   then {url}/")
+
+
+def _own_name() -> str:
+    """This command as a person can type it, also when its environment is not activated."""
+    own = Path(sys.argv[0]).absolute()
+    return own.name if shutil.which(own.name) or not own.is_file() else str(own)
 
 
 def register(root: click.Group) -> None:

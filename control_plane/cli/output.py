@@ -30,6 +30,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def shortened(text: str | None, limit: int = 60) -> str | None:
+    """The beginning of a text that would push a table's columns off the screen."""
+    return text if text is None or len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
 class ProgressLine:
     """One line that is rewritten on a terminal, and a plain line every few seconds elsewhere."""
 

@@ -1,19 +1,27 @@
-"""`plan` (what a run will need) and `inventory` (what a place holds)."""
+"""`plan` (what a run will need) and `inventory` (what a place holds).
+
+A forecast needs no control plane: without one it is computed here, from the files of this machine.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
+from control_plane import submission
 from control_plane.cli.api import Api
 from control_plane.cli.command import as_json
-from control_plane.cli.output import emit_json, table
-from control_plane.cli.overrides import from_folder, parse_override, parse_overrides
+from control_plane.cli.output import emit_json, note, table
+from control_plane.cli.overrides import from_folder, parse_overrides
+from shared.api.plan import PlanRequest
 from shared.config import parse_config, preset_names
+from shared.errors import UnreachableError
 from shared.forecast import gpu_table
+from shared.forecast.estimate import GENERATED_TOKENS_PER_S
 from shared.units import format_bytes, format_duration, format_rate
 
 
@@ -53,7 +61,7 @@ def plan(
         "preset": preset,
         "overrides": parse_overrides(overrides),
         "gpus": sorted(gpu_table()) if compare else list(gpus),
-        "usd_per_hour": {name: float(usd) for name, usd in map(parse_override, prices)},
+        "usd_per_hour": dict(map(_price, prices)),
         "num_prompts": num_prompts,
         "tokens_per_sample": tokens_per_sample,
     }
@@ -62,14 +70,39 @@ def plan(
         body["config"] = from_folder(tree, config_file.parent)
     if target_config is not None:
         body["target_config"] = json.loads(target_config.read_text("utf-8"))
-    forecasts = api.post("/v1/plan", body)["forecasts"]
+    try:
+        forecasts = api.post("/v1/plan", body)["forecasts"]
+    except UnreachableError:
+        request = PlanRequest.model_validate(body)
+        forecasts = [one.model_dump(mode="json") for one in submission.plan(request, Path.cwd())]
+        note(f"no control plane answers at {api.url}: computed on this machine")
     if json_:
         return emit_json(forecasts)
+    show_forecasts(forecasts)
+    if tokens_per_sample is None:
+        click.echo("tokens a sample are assumed; --tokens-per-sample says what you expect")
+    if not body["gpus"]:
+        click.echo("for times and cost name an accelerator with --gpu, or --compare them all")
+    return None
+
+
+def show_forecasts(forecasts: list[dict[str, Any]]) -> None:
+    """A table with a column for each forecast, and their warnings."""
     head = ("", *(f["gpu"] or "sizes" for f in forecasts))
     click.echo(table(head, _rows(forecasts)))
     for warning in sorted({w for f in forecasts for w in f["warnings"]}):
         click.echo(f"warning: {warning}")
-    return None
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, _, usd = text.partition("=")
+    try:
+        price = float(usd)
+    except ValueError:
+        price = math.nan
+    if not name or not (math.isfinite(price) and price >= 0):
+        raise click.BadParameter(f"{text!r} is not GPU=USD, such as h200=3.5", param_hint="--price")
+    return name, price
 
 
 @click.command()
@@ -95,6 +128,7 @@ def inventory(api: Api, url: str, depth: int, json_: bool) -> None:
 
 _ROWS: tuple[tuple[str, str], ...] = (
     ("samples", "num_samples"),
+    ("tokens a sample", "tokens_per_sample"),
     ("tokens an epoch", "tokens_per_epoch"),
     ("optimizer steps", "steps_total"),
     ("completions on disk", "completions_bytes"),
@@ -102,25 +136,30 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("checkpoints on disk", "checkpoints_bytes"),
     ("hidden states, had they been stored", "hidden_states_offline_bytes"),
     ("hidden states on the links, a second", "link_bytes_per_s"),
-    ("bulk sockets", "link_sockets"),
+    ("sockets for them", "link_sockets"),
     ("drafter parameters", "drafter_params"),
     ("target weights in memory", "target_memory_bytes"),
     ("trainer in memory", "trainer_memory_bytes"),
     ("target_forward, each", "target_tokens_per_s"),
     ("drafter_trainer, each", "trainer_tokens_per_s"),
-    ("targets for each trainer", "targets_per_trainer"),
-    ("limit", "bottleneck"),
-    ("generation", "generate_s"),
+    ("target GPUs that feed one trainer", "targets_per_trainer"),
+    ("slower of the two", "bottleneck"),
+    (f"generation, {format_rate(GENERATED_TOKENS_PER_S)} a server", "generate_s"),
     ("training", "train_s"),
     ("GPUs", "num_gpus"),
     ("cost", "cost_usd"),
 )
+# Without an accelerator there is no pace, and what follows from it would read as zero.
+_WITH_GPU = frozenset({"link_bytes_per_s", "link_sockets", "num_gpus"})
 
 
 def _rows(forecasts: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     rows = []
     for title, key in _ROWS:
-        cells = [_cell(key, forecast[key]) for forecast in forecasts]
+        cells = [
+            "-" if forecast["gpu"] is None and key in _WITH_GPU else _cell(key, forecast[key])
+            for forecast in forecasts
+        ]
         if any(cell != "-" for cell in cells):
             rows.append((title, *cells))
     return rows

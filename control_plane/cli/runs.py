@@ -10,8 +10,9 @@ import click
 
 from control_plane.cli.api import Api
 from control_plane.cli.command import EXIT_ENDED_BADLY, SuggestingGroup, as_json
-from control_plane.cli.output import emit_json, note, table
+from control_plane.cli.output import emit_json, note, shortened, table
 from control_plane.cli.overrides import from_folder, parse_overrides
+from control_plane.cli.plans import show_forecasts
 from control_plane.cli.watch import describe, watch_run
 from shared.config import parse_config, preset_names
 from shared.states import RunState
@@ -54,8 +55,12 @@ def start(
         tree = parse_config(config_file.read_text("utf-8"), source=str(config_file))
         body["config"] = from_folder(tree, config_file.parent)
     answer = api.post("/v1/runs", body, dry_run="true" if dry_run else None)
-    if dry_run or (json_ and not watch):
+    if json_ and (dry_run or not watch):
         emit_json(answer)
+        return 0
+    if dry_run:
+        show_forecasts([answer["forecast"]])
+        note("nothing was started; --json shows the resolved configuration too")
         return 0
     note(f"run {answer['id']} ({answer['name']}): {api.url}/#/runs/{answer['id']}")
     if not watch:
@@ -74,7 +79,7 @@ def list_(api: Api, state: str | None, json_: bool) -> None:
     if json_:
         return emit_json(runs)
     rows = [
-        (r["id"], r["name"], r["state"], _steps(r), _time(r["created_at"]), r["reason"])
+        (r["id"], r["name"], r["state"], _steps(r), _time(r["created_at"]), shortened(r["reason"]))
         for r in runs
     ]
     click.echo(table(("id", "name", "state", "step", "created", "reason"), rows))

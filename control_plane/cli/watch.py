@@ -13,7 +13,7 @@ from typing import Any
 from control_plane.cli.api import Api
 from control_plane.cli.output import ProgressLine, note
 from shared.errors import UnreachableError, UpstreamTimeout
-from shared.states import ENDED_STATES, RunState
+from shared.states import ENDED_STATES, RunState, Stage
 from shared.units import format_duration, format_rate
 
 RECONNECT_S = 1.0
@@ -24,13 +24,17 @@ _RESTING = {*(state.value for state in ENDED_STATES), RunState.BLOCKED.value}
 def describe(run: dict[str, Any]) -> str:
     """One line about a run."""
     progress, rates = run["progress"], run["throughput"]
-    parts = [run["state"]]
+    is_running = run["state"] == RunState.RUNNING
+    parts = [f"{run['state']}: {run['stage']}" if is_running and run["stage"] else run["state"]]
     if progress["completions_total"]:
         parts.append(f"completions {progress['completions_done']}/{progress['completions_total']}")
     if progress["steps_total"]:
         parts.append(f"step {progress['step']}/{progress['steps_total']}")
+    if is_running and run["stage"] == Stage.EVALUATE:
+        return " | ".join(parts)
+    is_generated = progress["completions_done"] == progress["completions_total"]
     stages = {
-        "generate": rates["generated_tokens_per_s"],
+        "generate": 0 if is_generated else rates["generated_tokens_per_s"],
         "target": rates["target_tokens_per_s"],
         "train": rates["trained_tokens_per_s"],
     }
@@ -44,7 +48,7 @@ def describe(run: dict[str, Any]) -> str:
         parts.append(f"loss {run['loss']:.3f}")
     if run["accuracy"] is not None:
         parts.append(f"accuracy {run['accuracy']:.3f}")
-    if run["eta_s"] is not None and run["state"] == RunState.RUNNING:
+    if run["eta_s"] is not None and is_running:
         parts.append(f"{format_duration(run['eta_s'])} left")
     return " | ".join(parts)
 
@@ -85,10 +89,10 @@ def watch_run(
                     line.show(describe(run), force=True)
                 return run
             except (UnreachableError, UpstreamTimeout) as error:
-                away_since = away_since or time.monotonic()
+                is_first, away_since = away_since is None, away_since or time.monotonic()
                 if time.monotonic() - away_since > AWAY_LIMIT_S:
                     raise
-                line.show(f"control plane away, trying again: {error.detail}")
+                line.show(f"control plane away, trying again: {error.detail}", force=is_first)
                 time.sleep(RECONNECT_S)
     finally:
         line.close()

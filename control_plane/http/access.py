@@ -67,14 +67,14 @@ class AccessMiddleware:
             if scheme.lower() == "bearer" and is_token(given.strip(), self._token):
                 return
             raise AuthenticationError(
-                "the Authorization header does not carry this control plane's token; "
-                "send 'Authorization: Bearer TOKEN'"
+                "the Authorization header does not carry this control plane's token; the command "
+                "line takes it from DFLASH_MESH_TOKEN, others send 'Authorization: Bearer TOKEN'"
             )
         session = _cookie(headers.get("cookie", ""))
         if session is None or not is_valid_session(session, self._token, time.time()):
             raise AuthenticationError(
-                "this call needs the control plane's token; send 'Authorization: Bearer TOKEN', "
-                "or sign in on the page"
+                "this call needs the control plane's token; set DFLASH_MESH_TOKEN for the command "
+                "line, send 'Authorization: Bearer TOKEN', or sign in on the page"
             )
         if method not in SAFE_METHODS and headers.get("origin") is None:
             raise ForbiddenOriginError(

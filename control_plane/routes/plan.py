@@ -15,5 +15,5 @@ router = APIRouter(prefix="/v1/plan", tags=["runs"])
 
 @router.post("", summary="Forecast: storage, bandwidth, memory, time, cost")
 async def make_plan(request: PlanRequest, mesh: Mesh) -> PlanView:
-    forecasts = await asyncio.to_thread(submission.plan, request, mesh.settings)
+    forecasts = await asyncio.to_thread(submission.plan, request, mesh.settings.data)
     return PlanView(forecasts=forecasts)

@@ -58,7 +58,9 @@ def get(session: Session, run_id: str) -> Run:
     """The run; NotFoundError when there is none with this id."""
     run = find(session, run_id)
     if run is None:
-        raise NotFoundError(f"there is no run {run_id!r}; GET /v1/runs lists them")
+        raise NotFoundError(
+            f"there is no run {run_id!r}; 'dflash-mesh run list' or GET /v1/runs lists them"
+        )
     return run
 
 

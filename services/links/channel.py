@@ -236,7 +236,7 @@ class Channel:
             self._outbox.released(wire.unpack_credit(parts))
         elif kind == wire.BYE:
             reason = wire.unpack(parts, wire.Reason).text
-            self.shut(f"{self._where} was closed by the peer: {reason}", tell_peer=True)
+            self.shut(f"the peer says: {reason}", tell_peer=True)
             self._parted.set()
         elif kind != wire.PING:
             raise ProtocolError(f"a message of unknown kind {kind[:8]!r}")

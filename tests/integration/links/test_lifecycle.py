@@ -170,9 +170,9 @@ async def test_a_closed_channel_says_so_to_whoever_waits_on_it():
         await asyncio.sleep(0)
         await ends.accepted.close()
         for task in waiting:
-            with pytest.raises(ChannelClosed, match="closed by the peer"):
+            with pytest.raises(ChannelClosed, match="the peer says: "):
                 await task
-        assert "closed by the peer" in (ends.dialed.end_reason or "")
+        assert "the peer says: " in (ends.dialed.end_reason or "")
 
 
 @pytest.mark.parametrize("closes_first", ["dialed", "accepted", "listener"])

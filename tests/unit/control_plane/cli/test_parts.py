@@ -2,17 +2,20 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from control_plane.cli.api import parse_events
+from control_plane.cli.api import Api, parse_events
 from control_plane.cli.command import SuggestingGroup
 from control_plane.cli.demo import MARKER, choose_port, prepare_folder
 from control_plane.cli.exports import parse_checkpoints
 from control_plane.cli.main import exit_code
 from control_plane.cli.output import table
 from control_plane.cli.overrides import from_folder, parse_override
+from control_plane.cli.plans import plan
 from control_plane.cli.watch import describe
 from shared import errors
 
@@ -112,6 +115,29 @@ def test_demo_removes_its_own_folder_and_never_another(tmp_path: Path) -> None:
     with pytest.raises(errors.ConflictError, match="not a demo's"):
         prepare_folder(other)
     assert (other / "thesis.txt").exists() and not (other / MARKER).exists()
+    for run in ("the-demos", "a-persons"):
+        (mine / "runs" / run).mkdir(parents=True)
+    with pytest.raises(errors.ConflictError, match="holds 2 runs"):
+        prepare_folder(mine)
+    assert (mine / "runs" / "a-persons").exists()
+    with pytest.raises(errors.EnvironmentFault, match="--dir"):
+        prepare_folder(other / "thesis.txt" / "below")
+
+
+@pytest.mark.parametrize("price", ["h200=abc", "h200", "=3", "h200=nan", "h200=-1"])
+def test_a_price_that_is_none_is_a_usage_error(price: str) -> None:
+    result = CliRunner().invoke(plan, ["--preset", "demo", "--price", price], obj=Api())
+    assert result.exit_code == 2 and "GPU=USD" in result.output
+
+
+def test_a_forecast_needs_no_control_plane() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        api = Api(f"http://127.0.0.1:{free.getsockname()[1]}")
+    result = CliRunner().invoke(plan, ["--preset", "demo", "--gpu", "h200"], obj=api)
+    api.close()
+    assert result.exit_code == 0, result.output
+    assert "computed on this machine" in result.output and "cost" in result.output
 
 
 def test_demo_takes_another_port_when_the_wanted_one_is_in_use() -> None:
@@ -123,8 +149,9 @@ def test_demo_takes_another_port_when_the_wanted_one_is_in_use() -> None:
 
 
 def test_a_run_is_described_with_rates_queues_and_time_left() -> None:
-    run = {
+    run: dict[str, Any] = {
         "state": "running",
+        "stage": "generate",
         "progress": {
             "completions_done": 10,
             "completions_total": 20,
@@ -145,3 +172,8 @@ def test_a_run_is_described_with_rates_queues_and_time_left() -> None:
     for part in ("10/20", "3/30", "15.1 Ktok/s", "50 tok/s", "hidden_states 2/16", "1.234"):
         assert part in text
     assert "1 min 30 s left" in text
+    assert text.startswith("running: generate")
+    run["progress"]["completions_done"] = 20
+    assert "15.1 Ktok/s" not in describe({**run, "stage": "train"})
+    evaluating = describe({**run, "stage": "evaluate"})
+    assert "running: evaluate" in evaluating and "left" not in evaluating
