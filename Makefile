@@ -28,7 +28,9 @@ $(VENV)/.base:
 	touch $@
 
 $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/.base
-	$(PIP) install --quiet --constraint constraints.txt $(TORCH_OPTION) --editable .
+	@echo "installing into $(VENV): two or three minutes the first time"
+	@# An editable build warns of itself by way of a long frame that reads like an error.
+	PYTHONWARNINGS=ignore $(PIP) install --quiet --constraint constraints.txt $(TORCH_OPTION) --editable .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.runtime

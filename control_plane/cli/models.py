@@ -6,6 +6,7 @@ output and exit code through.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -91,7 +92,10 @@ def evaluate(
 
 def run_module(module: str, *args: str) -> int:
     """`python -m module args` with our terminal; its exit code."""
-    return subprocess.run([sys.executable, "-m", module, *args], check=False).returncode
+    # Bars of a loading library would run through our own lines.
+    environment = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **os.environ}
+    command = [sys.executable, "-m", module, *args]
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def register(root: click.Group) -> None:

@@ -137,6 +137,7 @@ def worker_environment(
     'cuda:N' counts among the GPUs that the control plane itself may see.
     """
     env = dict(inherited)
+    env.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # they would fill the worker's log
     env.pop(TOKEN_VARIABLE, None)
     if token is not None:
         env[TOKEN_VARIABLE] = token

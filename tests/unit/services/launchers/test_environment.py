@@ -35,6 +35,7 @@ def test_the_token_is_the_control_planes_or_none() -> None:
 
 def test_threads_and_extra_variables() -> None:
     env = worker_environment(spec(num_threads=3, extra_env={"X": "1"}), {}, None)
+    assert env["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
     assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["X"]) == ("3", "3", "1")
 
 
