@@ -4,7 +4,8 @@
 
 A slot without a live worker is filled again after a backoff that doubles with every unasked end
 inside the breaker's window; more unasked ends than `breaker_restarts` trip the breaker. A live
-worker that has not registered within `startup_s`, or has been silent for `lease_s`, is killed.
+worker that has not registered within `startup_s`, or has been silent for `lease_s`, is killed. One
+that has said that it leaves beats no more: its process has `drain_deadline_s` to end.
 Silence counts from the start of this control plane at the earliest, so that workers which lived
 on without one get the time to speak. Draining goes role by role, upstream first; at half of the
 deadline everybody drains, at the deadline the rest is killed.
@@ -171,6 +172,11 @@ def _ending(worker: Worker, policy: SupervisionSection, situation: Situation) ->
             )
         return None
     heard_at = max(worker.heartbeat_at or worker.registered_at, situation.lease_from)
+    if worker.state == WorkerState.EXITED.value:
+        if situation.now - heard_at > policy.drain_deadline_s:
+            limit = f"supervision.drain_deadline_s ({policy.drain_deadline_s:g} s)"
+            return Kill(worker.id, f"has left, but its process did not end within {limit}")
+        return None
     if situation.now - heard_at > policy.lease_s:
         return Kill(worker.id, f"silent for supervision.lease_s ({policy.lease_s:g} s)")
     return None

@@ -14,6 +14,7 @@ from control_plane.controller.jobs import (
     due_jobs,
     end_cancelled,
     end_evaluations,
+    ends_at_once,
     is_stopping,
     jobs_of,
 )
@@ -23,7 +24,11 @@ from shared.config import RunConfig
 
 
 class JobRunner:
-    """Exports and evaluations of one run. `lease_from` is when the run's task began."""
+    """Exports and evaluations of one run. `lease_from` is when the run's task began.
+
+    When the run is stopped, its open evaluations end and their workers leave: by a drain, or
+    killed at once as the stop says. A worker in a drain has `drain_deadline_s` from its beginning.
+    """
 
     def __init__(
         self,
@@ -55,11 +60,17 @@ class JobRunner:
             return True
         has_acted = False
         for job, phase in due_jobs(jobs, seen.workers, shutting_down=shutting_down):
-            has_acted |= await self._tend(seen, job, phase, dead)
+            has_acted |= await self._tend(seen, job, phase, dead, shutting_down=shutting_down)
         return has_acted
 
     async def _tend(
-        self, seen: Snapshot, job: JobView, phase: Phase, dead: Mapping[str, int | None]
+        self,
+        seen: Snapshot,
+        job: JobView,
+        phase: Phase,
+        dead: Mapping[str, int | None],
+        *,
+        shutting_down: bool,
     ) -> bool:
         database, now = self._environment.database, self._environment.clock()
         rows = [w for w in seen.workers if job.slot.holds(w)]
@@ -73,10 +84,13 @@ class JobRunner:
         situation = Situation(
             now=now,
             dead=dead,
-            lease_from=self._lease_from,
+            # In a shutdown heartbeats may find nobody: the drain's deadline is what counts.
+            lease_from=now if shutting_down else self._lease_from,
             attempt_from=job.created_at,
             drain_from=self._drain_from.get(job.id),
         )
+        if ends_at_once(seen.run, job):
+            phase = Phase.CLEAR
         actions = supervise(phase, [job.slot], rows, self._config.supervision, situation)
         trip = next((action for action in actions if isinstance(action, Trip)), None)
         if trip is not None:

@@ -4,7 +4,8 @@
 
 A job goes on over restarts of its worker and of the control plane; when its worker's breaker
 trips, the job fails with the last error. Jobs do not depend on the run's state, but evaluations
-end when their run is stopped. When a job has ended its worker drains.
+end when their run is stopped, and the run counts as stopped when their workers have gone. When a
+job has ended its worker drains.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from control_plane.controller.slots import Slot, evaluation_slot, export_slot
 from control_plane.store import evaluations, exports, ledger
 from control_plane.store.tables import Evaluation, Export, Run, Worker
 from shared.config import RunConfig
-from shared.states import RunState, WorkerState
+from shared.states import Role, RunState, WorkerState
 
 STOPPED_PROBLEM = "the run was stopped before the evaluation ended"
 
@@ -125,6 +126,16 @@ def end_evaluations(session: Session, run_id: str, problem: str, *, now: float) 
     """The run is stopped: its open evaluations end."""
     for evaluation in evaluations.list_for_run(session, run_id):
         evaluations.fail(session, evaluation.id, problem, now=now)
+
+
+def ends_at_once(run: Run, job: JobView) -> bool:
+    """Whether the worker of an ended evaluation is killed, as those of its run are."""
+    return (
+        job.ended
+        and job.slot.role is Role.EVALUATOR
+        and is_stopping(run)
+        and run.stop_mode == "now"
+    )
 
 
 def is_stopping(run: Run) -> bool:

@@ -54,14 +54,18 @@ def next_step(
     *,
     newest_checkpoint_step: int | None,
     attempt_from: float,
+    evaluator_lives: bool = False,
 ) -> Step | None:
-    """The step due now, if any; `workers` are those of the run itself, without jobs."""
+    """The step due now, if any; `workers` are those of the run itself, without jobs.
+
+    A run that is stopped waits for its evaluator, too: stopped means that nothing computes.
+    """
     state = RunState(run.state)
     live = [w for w in workers if w.ended_at is None]
     if state is RunState.STARTING and run.drain_started_at is None:
         return Move(RunEvent.READY) if all_registered(slots, workers) else None
     if state is RunState.STOPPING:
-        return None if live else Move(RunEvent.DRAINED, run.reason)
+        return None if live or evaluator_lives else Move(RunEvent.DRAINED, run.reason)
     if state in (RunState.PAUSED, RunState.BLOCKED):
         return EndDrain() if run.drain_started_at is not None and not live else None
     if state is not RunState.RUNNING:

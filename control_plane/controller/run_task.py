@@ -207,6 +207,7 @@ class RunTask:
             seen.evaluations,
             newest_checkpoint_step=seen.newest_checkpoint_step,
             attempt_from=self._attempt_from,
+            evaluator_lives=seen.evaluator_lives,
         )
         if step is not None:
             await self._take(seen.run, step)

@@ -8,6 +8,7 @@ from sqlmodel import Session
 
 from control_plane.store import evaluations, exports, ledger, runs, workers
 from control_plane.store.tables import Evaluation, Export, Run, Worker
+from shared.states import Role
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Snapshot:
     def own_workers(self) -> list[Worker]:
         """Those of the run itself, without the workers of jobs."""
         return [w for w in self.workers if w.job_id is None]
+
+    @property
+    def evaluator_lives(self) -> bool:
+        """Whether an evaluation, over or not, still has its worker."""
+        return any(w.ended_at is None and w.role == Role.EVALUATOR for w in self.workers)
 
     @property
     def has_live_workers(self) -> bool:

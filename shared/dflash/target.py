@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,10 @@ class TargetStep:
 
 
 class TargetModel:
-    """A causal language model, frozen, in evaluation mode."""
+    """A causal language model, frozen, in evaluation mode.
+
+    `before_step` is called before every decoding pass; what it raises ends the decoding.
+    """
 
     def __init__(self, model: Any) -> None:
         decoder = getattr(model, "model", None)
@@ -53,6 +56,7 @@ class TargetModel:
         self.shape = TargetShape.of(self.config)
         self.head = TargetHead(decoder.embed_tokens.weight, model.lm_head.weight)
         self.eos_ids = _eos_ids(model)
+        self.before_step: Callable[[], None] | None = None
         self._passes: dict[tuple[tuple[int, ...], bool], tuple[nn.Module, list[Tensor]]] = {}
         parameters = inspect.signature(decoder.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -159,6 +163,8 @@ class TargetModel:
         attention_mask: int64 [B, cache length + T] with 0 for padding, and position_ids int64 [B,
         T]: both only for batches of unequal length.
         """
+        if self.before_step is not None:
+            self.before_step()
         decoder, taps = self._pass(tuple(target_layer_ids), whole=True)
         output = decoder(
             input_ids=input_ids,

@@ -3,6 +3,8 @@
     held-out prompts + target + checkpoint's drafter -> measure (a thread) -> file, EvaluationDone
 
 A restart measures again from the start: the result depends on the checkpoint and the run alone.
+A drain gives the measurement up before its next pass of the target. The worker leaves only when
+the thread has ended: until then it beats, since a process cannot end before its threads.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,10 @@ from workers.runtime import WorkerContext
 logger = logging.getLogger(__name__)
 
 
+class MeasurementAbandoned(Exception):
+    """The worker was asked to leave; not an error."""
+
+
 async def main(context: WorkerContext) -> None:
     """Carry out the job of this worker, then wait until draining is asked."""
     assert context.job is not None, "an evaluator is started for one evaluation"
@@ -48,14 +56,28 @@ async def main(context: WorkerContext) -> None:
         progress = {"prompts_done": done, "prompts_total": total}
         loop.call_soon_threadsafe(context.progress.update, progress)
 
+    give_up = threading.Event()
+
+    def go_on() -> None:
+        if give_up.is_set():
+            raise MeasurementAbandoned
+
     with context.meter.busy():
         result = await _until_draining(
             context,
+            give_up,
             asyncio.to_thread(
-                evaluate_checkpoint, config, checkpoint, num_prompts, context.device, report
+                evaluate_checkpoint,
+                config,
+                checkpoint,
+                num_prompts,
+                context.device,
+                report,
+                go_on=go_on,
             ),
         )
     if result is None:
+        context.milestone("the measurement was given up: this evaluator was asked to leave")
         return
     context.meter.count_tokens(result["generated_tokens"])
     path = context.folder.evaluations / f"{job['id']}.json"
@@ -71,14 +93,24 @@ async def main(context: WorkerContext) -> None:
     await context.draining.wait()
 
 
-async def _until_draining(context: WorkerContext, work: Any) -> dict[str, Any] | None:
-    """The result of `work`, or None when draining is asked first: then the job starts anew."""
-    measuring = asyncio.ensure_future(work)
-    draining = asyncio.ensure_future(context.draining.wait())
+async def _until_draining(
+    context: WorkerContext, give_up: threading.Event, work: Coroutine[Any, Any, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """The result of `work`, or None when draining is asked first: then the job starts anew.
+
+    Returns when the thread of `work` has ended, which `give_up` brings about.
+    """
+    measuring = asyncio.create_task(work)
+    draining = asyncio.create_task(context.draining.wait())
     try:
         await asyncio.wait([measuring, draining], return_when=asyncio.FIRST_COMPLETED)
-        return measuring.result() if measuring.done() else None
+        if draining.done():
+            give_up.set()
+        return await measuring
+    except MeasurementAbandoned:
+        return None
     finally:
+        give_up.set()  # also when this task is cancelled: a thread cannot be
         for future in (measuring, draining):
             future.cancel()
 
@@ -103,9 +135,12 @@ def evaluate_checkpoint(
     num_prompts: int,
     device: str,
     on_progress: Progress,
+    *,
+    go_on: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Measure a checkpoint on the run's first held-out prompts; synchronous.
 
+    `go_on` is called before every pass of the target and may raise to give the measurement up.
     Raises DataError, TargetModelError, DrafterError.
     """
     folder = target_folder(config.target.path)
@@ -113,6 +148,7 @@ def evaluate_checkpoint(
     rows = held_out_rows(config)[:num_prompts]
     tokenizer = TargetTokenizer.load(folder)
     target = TargetModel.load(folder, config.target.dtype, device)
+    target.before_step = go_on
     model = load_drafter(checkpoint.drafter, device=device)
     prompts = render(rows, tokenizer, thinking=config.generator.thinking, room=target.max_length)
     untrained = untrained_drafter(model.config, config.seed)

@@ -7,6 +7,8 @@ import signal
 import stat
 import time
 
+import pytest
+
 from tests.integration.mesh.conftest import ControlPlane
 from tests.integration.mesh.test_supervision import is_running
 
@@ -114,6 +116,40 @@ def test_a_finished_run_is_evaluated_and_completes(shared_plane: ControlPlane) -
         assert (shared_plane.folder(run_id) / f"{role}.drained").exists()
     record = json.loads((shared_plane.folder(run_id) / "run.json").read_text())
     assert record["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "mode", "how"),
+    [
+        ("slow", "drain", "evaluator 0: drained"),
+        (
+            "stubborn",
+            "drain",
+            "kills evaluator 0: did not drain within supervision.drain_deadline_s (2 s)",
+        ),
+        ("stubborn", "now", "kills evaluator 0: stopped without a drain"),
+    ],
+)
+def test_a_run_is_stopped_when_its_evaluator_has_gone(
+    shared_plane: ControlPlane, behaviour: str, mode: str, how: str
+) -> None:
+    run_id = shared_plane.start_run(**TRAINING, supervision={"drain_deadline_s": 2})
+    shared_plane.tell(run_id, "evaluator", behaviour)
+    shared_plane.tell(run_id, "drafter_trainer", "finish")
+
+    def evaluator() -> dict | None:
+        row = shared_plane.workers(run_id).get("evaluator")
+        return row if row and row["state"] == "running" else None
+
+    pid = shared_plane.wait(evaluator, "the evaluator to work")["pid"]
+    shared_plane.post(f"/v1/runs/{run_id}/stop", {"mode": mode})
+    shared_plane.wait_for_state(run_id, "stopped", timeout_s=8)
+    assert not is_running(pid)
+    assert shared_plane.workers(run_id, live=False)["evaluator"]["state"] == "exited"
+    log = (shared_plane.data.parent / "control_plane.log").read_text()
+    assert f"run {run_id}: {how}" in log
+    [evaluation] = shared_plane.get(f"/v1/runs/{run_id}/evaluations")["items"]
+    assert evaluation["problem"] == "the run was stopped before the evaluation ended"
 
 
 def test_two_runs_do_not_disturb_each_other(shared_plane: ControlPlane) -> None:

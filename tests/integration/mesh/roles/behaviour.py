@@ -3,7 +3,7 @@
 (no file)  counts ticks until it drains           crash     raises an error that may be cured
 fatal      raises an error that is final          stubborn  never drains
 finish     reports that its work is done          block     reports a closed quality gate
-disk-full  raises DiskFullError
+disk-full  raises DiskFullError                slow      an evaluator that takes 1.5 s to leave
 """
 
 from __future__ import annotations
@@ -80,6 +80,12 @@ async def run_job(context: WorkerContext) -> None:
     job = context.job
     assert job is not None
     context.set_state(WorkerState.RUNNING)
+    if context.role is Role.EVALUATOR and behaviour(context) == "stubborn":
+        await asyncio.Event().wait()
+    if context.role is Role.EVALUATOR and behaviour(context) == "slow":
+        await context.draining.wait()
+        await asyncio.sleep(1.5)
+        return
     if context.role is Role.EVALUATOR:
         result = {"acceptance_length": 3.5, "checkpoint_step": job["checkpoint_step"]}
         context.emit(EvaluationDone, evaluation_id=job["id"], result=result)

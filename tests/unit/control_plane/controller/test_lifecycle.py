@@ -36,6 +36,7 @@ def step_of(
     *,
     checkpoint: int | None = 30,
     of: RunConfig = CONFIG,
+    evaluator_lives: bool = False,
 ) -> Step | None:
     return next_step(
         row,
@@ -45,6 +46,7 @@ def step_of(
         evaluations,
         newest_checkpoint_step=checkpoint,
         attempt_from=NOW - 50,
+        evaluator_lives=evaluator_lives,
     )
 
 
@@ -110,6 +112,7 @@ def test_without_train_the_batcher_is_the_last_role() -> None:
 def test_stopping_ends_with_the_last_worker() -> None:
     stopping = run(RunState.STOPPING, reason="stopped")
     assert step_of(stopping, everybody()) is None
+    assert step_of(stopping, [], evaluator_lives=True) is None
     assert step_of(stopping, []) == Move(RunEvent.DRAINED, "stopped")
 
 
