@@ -55,6 +55,14 @@ class ManifestFile(_Model):
         return self.stored_as or self.path
 
 
+class Superseded(_Model):
+    """The manifest that lay at the place before: of an export, or of the continuous archive."""
+
+    manifest_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    export_id: str | None = None
+    created_at: float = Field(description="Seconds since epoch")
+
+
 class Manifest(_Model):
     """Files of one run at one place."""
 
@@ -66,6 +74,7 @@ class Manifest(_Model):
     created_at: float = Field(description="Seconds since epoch")
     export_id: str | None = None
     checkpoint_step: int | None = Field(None, description="Step of the drafter in drafter/")
+    supersedes: Superseded | None = None
     files: list[ManifestFile]
 
     @field_validator("files")

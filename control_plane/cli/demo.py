@@ -24,7 +24,7 @@ import click
 
 from control_plane.cli.api import Api
 from control_plane.cli.command import EXIT_ENDED_BADLY
-from control_plane.cli.exports import wait_for_export
+from control_plane.cli.exports import has_ended_badly, wait_for_export
 from control_plane.cli.output import emit_json, note
 from control_plane.cli.overrides import parse_override
 from control_plane.cli.watch import watch_run
@@ -85,7 +85,8 @@ def demo(folder: Path, port: int, overrides: tuple[str, ...], keep: bool, json_:
         if keep:
             note(f"the page stays up at {url}; Ctrl-C ends it")
             process.wait()
-        return EXIT_ENDED_BADLY if export["state"] != "completed" or export["problems"] else 0
+        is_good = export["state"] == "completed" and not has_ended_badly(export)
+        return 0 if is_good else EXIT_ENDED_BADLY
     finally:
         api.close()
         stop_control_plane(process)

@@ -14,8 +14,8 @@ from control_plane.cli.output import ProgressLine, emit_json
 from shared.api.exports import ExportPart
 from shared.units import format_bytes, format_duration
 
-_ENDED = {"completed", "failed", "cancelled"}
-POLL_S = 0.5
+_ENDED = {"completed", "failed", "cancelled", "superseded"}
+POLL_S = 0.1
 
 
 @click.group(cls=SuggestingGroup)
@@ -26,8 +26,18 @@ def export() -> None:
 @export.command()
 @click.argument("run_id")
 @click.option("--to", "destination", help="file:///folder, s3://bucket/prefix or a local path.")
-@click.option("--checkpoints", default="latest", show_default=True, help="latest, all or steps.")
-@click.option("--include", multiple=True, type=click.Choice(get_args(ExportPart)))
+@click.option(
+    "--checkpoints",
+    default="latest",
+    show_default=True,
+    help="latest, all, or step numbers such as 500,1000.",
+)
+@click.option(
+    "--include",
+    multiple=True,
+    type=click.Choice(get_args(ExportPart)),
+    help="A part to export; may be repeated. Default: all but completions and quarantine.",
+)
 @click.option("--wait/--no-wait", default=True, show_default=True)
 @as_json
 @click.pass_obj
@@ -68,7 +78,10 @@ def show(api: Api, export_id: str, wait: bool, json_: bool) -> int:
 @as_json
 @click.pass_obj
 def verify(api: Api, export_id: str, json_: bool) -> int:
-    """Read the destination again and compare every file with the manifest."""
+    """Read the destination again and compare every file with the manifest.
+
+    An export that a later one to the same place has taken over is reported as superseded.
+    """
     api.post(f"/v1/exports/{export_id}/verify")
     return _report(wait_for_export(api, export_id), json_)
 
@@ -85,14 +98,17 @@ def cancel(api: Api, export_id: str, json_: bool) -> int:
 def wait_for_export(api: Api, export_id: str, *, quiet: bool = False) -> dict[str, Any]:
     """Follow an export until it has ended; its last view."""
     line = ProgressLine()
-    started, first_bytes = time.monotonic(), None
+    started, first_bytes, shown_state = time.monotonic(), None, None
     try:
         while True:
             view: dict[str, Any] = api.get(f"/v1/exports/{export_id}")
-            if first_bytes is None:
-                first_bytes = view["bytes_done"]
+            state = view["state"]
+            if state != shown_state:
+                started, first_bytes = time.monotonic(), view["bytes_done"]
             if not quiet:
-                line.show(_describe(view, time.monotonic() - started, first_bytes))
+                text = _describe(view, time.monotonic() - started, first_bytes or 0)
+                line.show(text, force=state != shown_state)
+            shown_state = state
             if view["state"] in _ENDED:
                 return view
             time.sleep(POLL_S)
@@ -114,6 +130,8 @@ def parse_checkpoints(text: str) -> str | list[int]:
 
 
 def _describe(view: dict[str, Any], elapsed_s: float, first_bytes: int) -> str:
+    if view["state"] == "queued":
+        return "queued | waits for its archiver to start"
     text = (
         f"{view['state']} | files {view['files_done']}/{view['files_total']} | "
         f"{format_bytes(view['bytes_done'])} of {format_bytes(view['bytes_total'])}"
@@ -138,7 +156,13 @@ def _report(view: dict[str, Any], json_: bool) -> int:
         for kind in ("conflicts", "problems"):
             for item in view[kind]:
                 click.echo(f"{kind[:-1]}: {item}")
-    return EXIT_ENDED_BADLY if view["state"] == "failed" or view["problems"] else 0
+    return EXIT_ENDED_BADLY if has_ended_badly(view) else 0
+
+
+def has_ended_badly(view: dict[str, Any]) -> bool:
+    """Whether an export is not what was asked for, or not all of it under its own names."""
+    is_bad = view["state"] in ("failed", "superseded")
+    return bool(is_bad or view["problems"] or view["conflicts"])
 
 
 def register(root: click.Group) -> None:

@@ -10,12 +10,14 @@ from sqlmodel import Session
 from control_plane.controller.facts import GATES
 from control_plane.store import evaluations, exports, ledger, runs, workers
 from control_plane.store.tables import Export, Run
+from shared.api.exports import CHECKPOINT_PARTS, ExportRequest
 from shared.errors import ConflictError, NotFoundError
 from shared.states import (
     ACTIVE_STATES,
     ENDED_STATES,
     RunEvent,
     RunState,
+    Stage,
 )
 
 SHUTDOWN_REASON = "control plane shut down"
@@ -134,6 +136,30 @@ def check_checkpoint(session: Session, run_id: str, step: int | None) -> None:
     if step is not None and step not in present:
         known = ", ".join(str(s) for s in present)
         raise NotFoundError(f"run {run_id!r} has no checkpoint of step {step}; it has: {known}")
+
+
+def check_exportable(session: Session, run_id: str, request: ExportRequest) -> None:
+    """The checkpoints that an export needs are there. ConflictError or NotFoundError if not."""
+    stages = runs.get(session, run_id).config.get("stages", [])
+    needed = CHECKPOINT_PARTS & set(request.parts(trains=Stage.TRAIN in stages))
+    if not needed:
+        return
+    present = [checkpoint.step for checkpoint in ledger.list_checkpoints(session, run_id)]
+    if not present:
+        when = (
+            "yet: export again when it has one" if Stage.TRAIN in stages else "and does not train"
+        )
+        raise ConflictError(
+            f"run {run_id!r} has no complete checkpoint to export the drafter from {when}, or "
+            "include only parts that need none, such as metadata, logs and dataset"
+        )
+    wanted = [] if isinstance(request.checkpoints, str) else request.checkpoints
+    missing = sorted(set(wanted) - set(present))
+    if missing:
+        raise NotFoundError(
+            f"run {run_id!r} has no checkpoint of step {', '.join(map(str, missing))}; it has: "
+            f"{', '.join(map(str, present))}"
+        )
 
 
 def check_deletable(session: Session, run_id: str) -> list[Export]:

@@ -171,10 +171,12 @@ class Controller:
     async def start_export(self, run_id: str, request: ExportRequest) -> str:
         """Queue an export; without a destination it goes to the run's own store.
 
-        Raises UserError or ForbiddenPathError for a destination that cannot be.
+        Raises UserError or ForbiddenPathError for a destination that cannot be, ConflictError or
+        NotFoundError when it needs checkpoints that are not there.
         """
         run = await self._database.read(runs.get, run_id)
         destination = export_destination(self._settings, run, request.destination)
+        await self._database.read(actions.check_exportable, run_id, request)
         export = await self._database.write(
             exports.create, run_id, request, destination=destination, now=self._clock()
         )

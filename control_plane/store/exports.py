@@ -11,25 +11,25 @@ from control_plane.store.ids import new_job_id
 from control_plane.store.tables import Export
 from control_plane.store.views import export_view
 from shared.api.events import ExportProgress
-from shared.api.exports import DEFAULT_PARTS, ExportRequest
+from shared.api.exports import ExportRequest
 from shared.errors import ConflictError, NotFoundError
+from shared.states import Stage
 
-ENDED = frozenset({"completed", "failed", "cancelled"})
+ENDED = frozenset({"completed", "failed", "cancelled", "superseded"})
 
 
 def create(
     session: Session, run_id: str, request: ExportRequest, *, destination: str, now: float
 ) -> Export:
     """A queued export of a run to a resolved destination."""
-    runs.get(session, run_id)
-    parts = DEFAULT_PARTS if request.include is None else tuple(dict.fromkeys(request.include))
+    run = runs.get(session, run_id)
     export = Export(
         id=new_job_id("export"),
         run_id=run_id,
         state="queued",
         destination=destination,
         checkpoints=request.checkpoints,
-        include=list(parts),
+        include=list(request.parts(trains=Stage.TRAIN in run.config.get("stages", []))),
         created_at=now,
     )
     session.add(export)
@@ -108,6 +108,7 @@ def request_verify(session: Session, export_id: str, *, now: float) -> Export:
         )
     export.state, export.verify_only, export.cancel_requested = "queued", True, False
     export.ended_at, export.conflicts, export.problems = None, [], []
+    export.files_done = export.bytes_done = 0
     return _store(session, export, now)
 
 

@@ -84,7 +84,7 @@ class ExportProgress(_Event):
 
     type: Literal["export_progress"] = "export_progress"
     export_id: str
-    state: Literal["running", "verifying", "completed", "failed", "cancelled"]
+    state: Literal["running", "verifying", "completed", "failed", "cancelled", "superseded"]
     files_total: int = Field(ge=0)
     files_done: int = Field(ge=0)
     bytes_total: int = Field(ge=0)

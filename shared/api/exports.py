@@ -6,10 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ExportState = Literal["queued", "running", "verifying", "completed", "failed", "cancelled"]
+ExportState = Literal[
+    "queued", "running", "verifying", "completed", "failed", "cancelled", "superseded"
+]
 ExportPart = Literal[
     "metadata", "logs", "drafter", "checkpoints", "dataset", "completions", "quarantine"
 ]
+# Parts that are made from complete checkpoints.
+CHECKPOINT_PARTS: frozenset[ExportPart] = frozenset({"drafter", "checkpoints"})
 DEFAULT_PARTS: tuple[ExportPart, ...] = ("metadata", "logs", "drafter", "checkpoints", "dataset")
 # The order in which files leave: small and irreplaceable first.
 PART_ORDER: tuple[ExportPart, ...] = (
@@ -24,16 +28,34 @@ PART_ORDER: tuple[ExportPart, ...] = (
 
 
 class ExportRequest(BaseModel):
-    """An empty body means the run's own store and the newest complete checkpoint."""
+    """An empty body means the run's own store and the newest complete checkpoint.
+
+    `include` None: DEFAULT_PARTS, for a run that does not train those without checkpoints.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     destination: str | None = Field(None, description="file:///folder or s3://bucket/prefix")
-    checkpoints: Literal["latest", "all"] | list[Annotated[int, Field(ge=0)]] = "latest"
-    include: list[ExportPart] | None = None
+    checkpoints: (
+        Literal["latest", "all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    ) = Field("latest", description="Steps, when a list")
+    include: Annotated[list[ExportPart], Field(min_length=1)] | None = Field(
+        None, description="The parts wanted; without it all but completions and quarantine"
+    )
+
+    def parts(self, *, trains: bool) -> list[ExportPart]:
+        """What is exported of a run that trains, or does not."""
+        if self.include is not None:
+            return list(dict.fromkeys(self.include))
+        return [part for part in DEFAULT_PARTS if trains or part not in CHECKPOINT_PARTS]
 
 
 class ExportView(BaseModel):
+    """`superseded`: a check found the manifest of a later export at the destination.
+
+    `conflicts`: files that lie beside one of somebody else's; `problems`: why it is not usable.
+    """
+
     model_config = ConfigDict(extra="forbid")
 
     id: str

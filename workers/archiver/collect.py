@@ -61,15 +61,16 @@ class Collection:
 def collect(
     folder: RunFolder, parts: Sequence[ExportPart], checkpoints: CheckpointChoice = "latest"
 ) -> Collection:
-    """The run's files of `parts`; NotFoundError names the checkpoints there are."""
+    """The run's files of `parts`; a step that is not there: NotFoundError names those that are.
+
+    Before the first complete checkpoint the parts made from checkpoints are empty.
+    """
     if not folder.root.is_dir():
         raise NotFoundError(f"the run folder {folder.root} does not exist")
     found = Collection()
     wanted = set(parts)
     if wanted & {"drafter", "checkpoints"}:
         found.checkpoints = choose_checkpoints(folder, checkpoints)
-        if not found.checkpoints:
-            found.notes.append("the run has no complete checkpoint yet, so no drafter is exported")
     for part in PART_ORDER:
         if part in wanted:
             found.files += _files_of_part(folder, part, found)

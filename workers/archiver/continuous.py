@@ -85,6 +85,7 @@ class ContinuousArchive:
         self._written_manifest: frozenset[ManifestFile] | None = None
         self._refreshed_at = 0.0
         self._looked = False
+        self._drafter_problem: str | None = None
 
     async def run_pass(self, *, everything: bool = False) -> None:
         """Archive what is settled; with `everything`, or after REFRESH_S, what changes too.
@@ -103,7 +104,7 @@ class ContinuousArchive:
             else:
                 if self.state.problem is not None:
                     logger.info("archiving goes on")
-                self.state.problem = None
+                self.state.problem = self._drafter_problem
         await asyncio.to_thread(self._write_documents)
         if refresh:
             self._refreshed_at = time.monotonic()
@@ -140,14 +141,21 @@ class ContinuousArchive:
                 problems = await transfer.verify()
                 if problems:
                     raise IntegrityError(f"what was archived reads back differently: {problems[0]}")
-                await transfer.remove_replaced_drafter(entries, there)
+                await transfer.remove_replaced(entries, there)
                 files = merge_files(entries, there)
-                step = drafter_step(picture, there)
-                manifest = make_manifest(self._identity, files, checkpoint_step=step)
-                await transfer.finish(manifest, there)
+                manifest = make_manifest(
+                    self._identity,
+                    files,
+                    checkpoint_step=drafter_step(picture, there),
+                    supersedes=there.superseded,
+                )
+                await transfer.finish(manifest)
         self.state.archived = {file.path: file for file in files}
         for conflict in tally.conflicts:
-            logger.warning("%s is taken at the destination: ours lies beside it", conflict)
+            logger.warning("at %s: %s", destination, conflict)
+        if any(entry.part == "drafter" for entry in entries):
+            # Unlike an export the archive goes on, and says so until a drafter arrives whole.
+            self._drafter_problem = tally.problems[0] if tally.problems else None
         self._count_backlog(found[len(batch) :])
 
     def _look(self, refresh: bool) -> list[RunFile]:

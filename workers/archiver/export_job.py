@@ -1,6 +1,7 @@
 """One export, from a request to a verified manifest; and verification again.
 
     queued -> running: picture, transfer -> verifying: read back, manifest -> completed | failed
+    a check of an export whose place holds a later one's manifest          -> superseded
 
 A job is a process of its own at low priority, so it takes nothing from a training that goes on. It
 may be killed at any moment: started again it continues, and what is there already and equal is not
@@ -20,10 +21,10 @@ from typing import Literal, cast
 
 from services.files import sha256_bytes
 from services.object_stores import ObjectStore
-from shared.api.exports import DEFAULT_PARTS, ExportPart
+from shared.api.exports import CHECKPOINT_PARTS, DEFAULT_PARTS, ExportPart
 from shared.errors import IntegrityError, MeshError, NotFoundError
 from shared.layout import RunFolder
-from shared.manifest import MANIFEST_NAME, Manifest, ManifestFile, parse_manifest
+from shared.manifest import MANIFEST_NAME, Manifest, ManifestFile, Superseded, parse_manifest
 from workers.archiver.collect import CheckpointChoice
 from workers.archiver.picture import Picture, take_picture
 from workers.archiver.staging import Staging, open_staging
@@ -32,12 +33,13 @@ from workers.archiver.transfer import (
     Tally,
     Transfer,
     check_files,
+    conflict_text,
     look_at,
     merge_files,
 )
 
 logger = logging.getLogger(__name__)
-State = Literal["running", "verifying", "completed", "failed", "cancelled"]
+State = Literal["running", "verifying", "completed", "failed", "cancelled", "superseded"]
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,20 @@ async def run_order(
     Cancellation passes through and leaves what arrived, for the next attempt to go on from.
     """
     status.enter("running")
+    ending: State = "completed"
     try:
         async with store:
             if order.kind == "verify":
-                await verify(store, order, status)
+                ending = await verify(store, order, status)
             else:
                 with open_staging(folder, order.export_id, secrets) as staging:
                     await _export(order, store, folder, identity, status, staging)
     except MeshError as error:
         logger.error("export %s: %s", order.export_id, error)
         status.tally.problems.append(str(error))
-    status.enter("failed" if status.tally.problems else "completed")
+    if status.tally.problems and ending == "completed":
+        ending = "failed"
+    status.enter(ending)
 
 
 async def _export(
@@ -127,6 +132,7 @@ async def _export(
     tally.bytes_total = sum(file.num_bytes for file in picture.files)
     for note in picture.notes:
         logger.warning("export %s: %s", order.export_id, note)
+    _require_checkpoint(picture, order, folder)
     there = await look_at(store, identity.run_id)
     transfer = Transfer(store, identity.run_id, tally, staging.drop)
     entries = await transfer.send(picture.files, there)
@@ -139,17 +145,26 @@ async def _export(
         merge_files(entries, there),
         export_id=order.export_id,
         checkpoint_step=drafter_step(picture, there),
+        supersedes=there.superseded,
     )
-    await transfer.remove_replaced_drafter(entries, there)
-    await transfer.finish(manifest, there)
+    await transfer.remove_replaced(entries, there)
+    await transfer.finish(manifest)
     status.manifest_sha256 = sha256_bytes(manifest.to_bytes())
 
 
-async def verify(store: ObjectStore, order: ExportOrder, status: ExportStatus) -> None:
-    """Read everything that the manifest at the store lists back; problems go to the tally."""
+async def verify(store: ObjectStore, order: ExportOrder, status: ExportStatus) -> State:
+    """Read everything that the export's manifest lists back; problems go to the tally.
+
+    'superseded' when a later manifest has taken its place: what that one lists is not looked at,
+    since this export never vouched for it.
+    """
+    status.manifest_sha256 = order.manifest_sha256
     status.enter("verifying")
-    manifest, sha256 = await read_manifest(store, order.manifest_sha256)
+    manifest, sha256 = await read_manifest(store)
     tally = status.tally
+    if order.manifest_sha256 not in (None, sha256):
+        tally.problems.append(_superseded_text(store, manifest))
+        return "superseded"
     tally.files_total = len(manifest.files)
     tally.bytes_total = manifest.total_bytes
 
@@ -158,24 +173,32 @@ async def verify(store: ObjectStore, order: ExportOrder, status: ExportStatus) -
         tally.bytes_done += file.num_bytes
 
     tally.problems += await check_files(store, manifest.files, count)
-    tally.conflicts += [file.path for file in manifest.files if file.stored_as is not None]
+    tally.conflicts += [
+        conflict_text(file.path, file.stored_as) for file in manifest.files if file.stored_as
+    ]
     status.manifest_sha256 = sha256
+    return "completed"
 
 
-async def read_manifest(store: ObjectStore, sha256: str | None) -> tuple[Manifest, str]:
-    """The manifest of an export and its SHA-256.
+async def read_manifest(store: ObjectStore) -> tuple[Manifest, str]:
+    """The manifest at the store and its SHA-256; IntegrityError when there is none."""
+    try:
+        data = await store.read_bytes(MANIFEST_NAME)
+    except NotFoundError:
+        raise IntegrityError(f"there is no {MANIFEST_NAME} at {store.url}: export again") from None
+    return parse_manifest(data, source=f"{MANIFEST_NAME} at {store.url}"), sha256_bytes(data)
 
-    With `sha256`, the one that has it, also where another file held the name; a manifest that
-    this run has replaced since by a newer one is as good. IntegrityError when there is none.
-    """
-    beside = f"{MANIFEST_NAME}.dflash-mesh-{sha256[:8]}" if sha256 else None
-    for key in filter(None, (beside, MANIFEST_NAME)):
-        try:
-            data = await store.read_bytes(key)
-        except NotFoundError:
-            continue
-        return parse_manifest(data, source=f"{key} at {store.url}"), sha256_bytes(data)
-    raise IntegrityError(f"there is no {MANIFEST_NAME} at {store.url}: export again")
+
+def _superseded_text(store: ObjectStore, manifest: Manifest) -> str:
+    if manifest.export_id is not None:
+        return (
+            f"superseded by export {manifest.export_id} of run {manifest.run_id}, whose manifest "
+            f"is at {store.url} now: verify that one"
+        )
+    return (
+        f"superseded by the continuous archive of run {manifest.run_id}, whose manifest is at "
+        f"{store.url} now: export again to check what is there"
+    )
 
 
 def make_manifest(
@@ -184,6 +207,7 @@ def make_manifest(
     *,
     export_id: str | None = None,
     checkpoint_step: int | None = None,
+    supersedes: Superseded | None = None,
 ) -> Manifest:
     """A manifest of now."""
     return Manifest(
@@ -194,6 +218,7 @@ def make_manifest(
         created_at=time.time(),
         export_id=export_id,
         checkpoint_step=checkpoint_step,
+        supersedes=supersedes,
         files=files,
     )
 
@@ -211,6 +236,17 @@ def drafter_step(picture: Picture, there: Destination) -> int | None:
     if picture.checkpoint_step is not None:
         return picture.checkpoint_step
     return there.manifest.checkpoint_step if there.manifest else None
+
+
+def _require_checkpoint(picture: Picture, order: ExportOrder, folder: RunFolder) -> None:
+    """NotFoundError when a part made from checkpoints is wanted and there is none (any more)."""
+    taken = {file.part for file in picture.files}
+    absent = [part for part in order.include if part in CHECKPOINT_PARTS and part not in taken]
+    if absent:
+        raise NotFoundError(
+            f"{folder.root} has no complete checkpoint to export the {' and '.join(absent)} from: "
+            "export again when there is one, or include other parts only"
+        )
 
 
 async def _picture_in_thread(folder: RunFolder, staging: Staging, order: ExportOrder) -> Picture:

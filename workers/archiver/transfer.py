@@ -4,10 +4,12 @@
     -> read back -> manifest last
 
 A file at the destination that this run did not write stays as it is. When ours differs, ours goes
-beside it as NAME.dflash-mesh-SHA8 and the conflict is reported. What the run wrote itself (it is
-in the manifest there, or in the journal of an export that was cut short, with the content it has
-now) may be replaced by a newer state. The journal is written before the first file, the manifest
-after the last one has been read back.
+beside it as NAME.dflash-mesh-SHA8 and the conflict is reported; in the drafter's folder, which does
+not load with a foreign file in it, as a problem. A foreign manifest is refused before anything is
+sent. What the run wrote itself (it is in the manifest there, or in the journal of an export that
+was cut short, with the content it has now) may be replaced by a newer state, and the new manifest
+says which one it supersedes. The journal is written before the first file, the manifest after the
+last one has been read back.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from shared.manifest import (
     Journal,
     Manifest,
     ManifestFile,
+    Superseded,
     parse_journal,
     parse_manifest,
 )
@@ -33,11 +36,15 @@ from workers.archiver.staging import StagedFile
 
 logger = logging.getLogger(__name__)
 FILES_AT_ONCE = 4
+_MARK = ".dflash-mesh-"
 
 
 @dataclass
 class Tally:
-    """Progress of a transfer, read by whoever reports it. Only grows."""
+    """Progress of a transfer, read by whoever reports it. Only grows.
+
+    `conflicts` and `problems` are sentences for the person who asked.
+    """
 
     files_total: int = 0
     files_done: int = 0
@@ -56,21 +63,34 @@ class Destination:
     sizes: dict[str, int]
     owned: frozenset[tuple[str, str]]  # (key, sha256) that this run put there
     manifest: Manifest | None
+    manifest_sha256: str | None = None
+
+    @property
+    def superseded(self) -> Superseded | None:
+        """What a new manifest at this place says of the one before."""
+        if self.manifest is None or self.manifest_sha256 is None:
+            return None
+        return Superseded(
+            manifest_sha256=self.manifest_sha256,
+            export_id=self.manifest.export_id,
+            created_at=self.manifest.created_at,
+        )
 
 
 async def look_at(store: ObjectStore, run_id: str) -> Destination:
     """List the store and read what earlier transfers of this run noted there.
 
-    ConflictError when the place belongs to another run.
+    ConflictError when the place belongs to another run, or its manifest is none of ours.
     """
     sizes = {info.key: info.num_bytes async for info in store.objects()}
     owned: set[tuple[str, str]] = set()
     manifest: Manifest | None = None
+    manifest_sha256: str | None = None
     if MANIFEST_NAME in sizes:
-        manifest = await _read_manifest(store)
-        if manifest is not None:
-            _same_run(manifest.run_id, run_id, store)
-            owned |= {(file.key, file.sha256) for file in manifest.files}
+        data = await store.read_bytes(MANIFEST_NAME)
+        manifest, manifest_sha256 = _own_manifest(data, store), sha256_bytes(data)
+        _same_run(manifest.run_id, run_id, store)
+        owned |= {(file.key, file.sha256) for file in manifest.files}
     if JOURNAL_NAME in sizes:
         source = f"{JOURNAL_NAME} at {store.url}"
         try:
@@ -80,7 +100,7 @@ async def look_at(store: ObjectStore, run_id: str) -> Destination:
         else:
             _same_run(journal.run_id, run_id, store)
             owned |= journal.written
-    return Destination(sizes, frozenset(owned), manifest)
+    return Destination(sizes, frozenset(owned), manifest, manifest_sha256)
 
 
 class Transfer:
@@ -121,35 +141,36 @@ class Transfer:
         self._unverified.clear()
         return problems
 
-    async def remove_replaced_drafter(
-        self, files: Sequence[ManifestFile], there: Destination
-    ) -> None:
-        """Remove what this run stored for an earlier drafter and the new one does not have.
+    async def remove_replaced(self, files: Sequence[ManifestFile], there: Destination) -> None:
+        """Remove what this run put there and `files` take the place of, under another name.
 
-        A drafter folder with two steps' files in it would load wrongly.
+        That is what an earlier drafter has and this one does not, since a folder with two steps'
+        files in it loads wrongly, and copies beside a name that is ours again or has a newer one.
         """
-        now = {file.key for file in files}
-        if there.manifest is None or not any(file.part == "drafter" for file in files):
-            return
-        for file in there.manifest.files:
-            if file.part != "drafter" or file.key in now or file.key not in there.sizes:
+        now, paths = {file.key for file in files}, {file.path for file in files}
+        has_drafter = any(file.part == "drafter" for file in files)
+        for key, sha256 in sorted(there.owned):
+            if key in now or key not in there.sizes:
                 continue
-            if await self._store.digest(file.key) == (file.num_bytes, file.sha256):
-                await self._store.delete(file.key)
+            name, mark, _ = key.rpartition(_MARK)
+            is_copy = bool(mark) and name in paths
+            if not is_copy and not (has_drafter and key.startswith("drafter/")):
+                continue
+            try:
+                if (await self._store.digest(key))[1] == sha256:
+                    await self._store.delete(key)
+            except NotFoundError:
+                continue
 
-    async def finish(self, manifest: Manifest, there: Destination) -> str:
-        """Put the manifest, read it back, remove the journal; the key it lies at."""
+    async def finish(self, manifest: Manifest) -> None:
+        """Put the manifest, read it back, remove the journal."""
         data = manifest.to_bytes()
-        key = MANIFEST_NAME
-        if there.manifest is None and MANIFEST_NAME in there.sizes:
-            # Something else has that name: leave it, as with any other file.
-            key = manifest_key_beside(data)
-            self._tally.conflicts.append(MANIFEST_NAME)
-        await self._store.put_bytes(key, data)
-        if await self._store.read_bytes(key) != data:
-            raise IntegrityError(f"{key} at {self._store.url} reads back differently: export again")
+        await self._store.put_bytes(MANIFEST_NAME, data)
+        if await self._store.read_bytes(MANIFEST_NAME) != data:
+            raise IntegrityError(
+                f"{MANIFEST_NAME} at {self._store.url} reads back differently: export again"
+            )
         await self._store.delete(JOURNAL_NAME)
-        return key
 
     async def _place(self, file: StagedFile, there: Destination) -> ManifestFile:
         state = await self._state_at(file.key, file, there)
@@ -161,8 +182,15 @@ class Transfer:
                 return self._entry(file, None, sent=True)
             except ConflictError as error:
                 logger.warning("%s", error)
-        self._tally.conflicts.append(file.key)
         beside = _beside(file)
+        conflict = conflict_text(file.key, beside)
+        if file.part == "drafter":
+            self._tally.problems.append(
+                f"{conflict}. The drafter's folder does not load like that: remove the other file "
+                "or choose an empty folder, and export again"
+            )
+        else:
+            self._tally.conflicts.append(conflict)
         if await self._state_at(beside, file, there) == "equal":
             return self._entry(file, beside, sent=False)
         # The name carries our checksum: whatever else lies there is a damaged copy of ours.
@@ -253,22 +281,23 @@ def merge_files(new: Sequence[ManifestFile], there: Destination) -> list[Manifes
     return [*new, *kept]
 
 
-def manifest_key_beside(data: bytes) -> str:
-    """Where a manifest lies whose own name was taken by something else."""
-    return f"{MANIFEST_NAME}.dflash-mesh-{sha256_bytes(data)[:8]}"
+def conflict_text(path: str, beside: str) -> str:
+    """What is said of a file of ours that lies beside one of somebody else's."""
+    return f"{path}: another file was there; ours is {beside}"
 
 
 def _beside(file: StagedFile) -> str:
-    return f"{file.key}.dflash-mesh-{file.sha256[:8]}"
+    return f"{file.key}{_MARK}{file.sha256[:8]}"
 
 
-async def _read_manifest(store: ObjectStore) -> Manifest | None:
+def _own_manifest(data: bytes, store: ObjectStore) -> Manifest:
     try:
-        data = await store.read_bytes(MANIFEST_NAME)
         return parse_manifest(data, source=f"{MANIFEST_NAME} at {store.url}")
-    except (IntegrityError, NotFoundError) as error:
-        logger.warning("%s", error)
-        return None
+    except IntegrityError as error:
+        raise ConflictError(
+            f"{error}. It is another program's or damaged, so nothing was sent: choose an empty "
+            "folder, or remove that file, and export again"
+        ) from error
 
 
 def _same_run(found: str, run_id: str, store: ObjectStore) -> None:

@@ -5,7 +5,7 @@ import { copyText, el, oneAtATime, problemBox, replace, toast } from "./dom.js";
 import { bytes, dateTime } from "./format.js";
 import { patch } from "./patch.js";
 
-const ENDED = new Set(["completed", "failed", "cancelled"]);
+const ENDED = new Set(["completed", "failed", "cancelled", "superseded"]);
 
 export function exportPanel(runId) {
   const path = `/v1/runs/${encodeURIComponent(runId)}/exports`;
@@ -71,7 +71,7 @@ function card(view, update) {
         : el("button", { type: "button", class: "quiet", onclick: () => act(() => remove(own)) }, "Cancel"),
       view.state === "completed" ? el("a", { href: `${own}/archive`, download: true }, "Download tar") : null),
     view.manifest_sha256 ? el("small", {}, "manifest sha256 ", el("code", {}, view.manifest_sha256)) : null,
-    notes("Kept beside an existing file", view.conflicts), notes("Problems", view.problems, "problem"));
+    notes("Kept beside another file", view.conflicts, "conflict"), notes("Problems", view.problems, "problem"));
 }
 
 function notes(title, items, kind = "") {

@@ -82,25 +82,97 @@ async def test_an_export_is_whole_verified_and_repeatable(folder, store_url):
 
 async def test_files_of_others_are_kept_and_ours_lies_beside(folder, store_url):
     await put(store_url, "run.json", b"theirs")
-    await put(store_url, "manifest.json", b"not a manifest of ours")
-    for _ in range(2):
+    for text in ("first", "second"):
+        folder.run_json.write_text(text)
+        beside = f"run.json.dflash-mesh-{sha256_bytes(text.encode())[:8]}"
+        conflict = f"run.json: another file was there; ours is {beside}"
         status = await export(folder, store_url, include=["metadata"])
-        assert status.state == "completed", status.tally.problems
-        assert sorted(status.tally.conflicts) == ["manifest.json", "run.json"]
-    there = await content_of(store_url)
-    assert there["run.json"] == b"theirs"
-    assert there["manifest.json"] == b"not a manifest of ours"
-    ours = folder.run_json.read_bytes()
-    assert there[f"run.json.dflash-mesh-{sha256_bytes(ours)[:8]}"] == ours
-    assert any(
-        sha256_bytes(data) == status.manifest_sha256
-        for key, data in there.items()
-        if key.startswith("manifest.json.dflash-mesh-")
-    )
+        assert (status.state, status.tally.conflicts) == ("completed", [conflict])
+        there = await content_of(store_url)
+        assert there["run.json"] == b"theirs"
+        # One copy of ours: an older one is taken away.
+        copies = {key: data for key, data in there.items() if key.startswith("run.json.")}
+        assert copies == {beside: text.encode()}
     verified = await export(
         folder, store_url, verify_only=True, manifest_sha256=status.manifest_sha256
     )
-    assert (verified.state, verified.tally.conflicts) == ("completed", ["run.json"])
+    assert (verified.state, verified.tally.conflicts) == ("completed", [conflict])
+    async with open_store(store_url) as store:
+        await store.delete("run.json")
+    healed = await export(folder, store_url, include=["metadata"])
+    assert (healed.state, healed.tally.conflicts) == ("completed", [])
+    there = await content_of(store_url)
+    assert there["run.json"] == b"second"
+    assert beside not in there
+
+
+async def test_a_foreign_file_in_the_drafter_s_folder_fails_the_export(folder, store_url):
+    await put(store_url, "drafter/config.json", b"broken")
+    ours = (folder.checkpoint(20).drafter / "config.json").read_bytes()
+    beside = f"drafter/config.json.dflash-mesh-{sha256_bytes(ours)[:8]}"
+    for _ in range(2):
+        status = await export(folder, store_url)
+        assert (status.state, status.manifest_sha256) == ("failed", None)
+        [problem] = status.tally.problems
+        assert problem.startswith(
+            f"drafter/config.json: another file was there; ours is {beside}. The drafter's folder"
+        )
+        assert "choose an empty folder" in problem
+        there = await content_of(store_url)
+        assert (there["drafter/config.json"], there[beside]) == (b"broken", ours)
+        assert MANIFEST_NAME not in there
+    async with open_store(store_url) as store:
+        await store.delete("drafter/config.json")
+    healed = await export(folder, store_url)
+    assert (healed.state, healed.tally.problems, healed.tally.conflicts) == ("completed", [], [])
+    there = await content_of(store_url)
+    assert sorted(key for key in there if key.startswith("drafter/")) == [
+        "drafter/config.json",
+        "drafter/model.safetensors",
+    ]
+
+
+async def test_a_foreign_manifest_is_refused_before_anything_is_sent(folder, store_url):
+    await put(store_url, MANIFEST_NAME, b"not a manifest of ours")
+    status = await export(folder, store_url)
+    assert status.state == "failed"
+    [problem] = status.tally.problems
+    assert f"{MANIFEST_NAME} at " in problem and "choose an empty folder" in problem
+    assert await content_of(store_url) == {MANIFEST_NAME: b"not a manifest of ours"}
+
+
+async def test_a_later_export_to_the_same_place_supersedes_the_earlier(folder, store_url):
+    first = await export(folder, store_url)
+    make_checkpoint(folder, 40)
+    second = await export(folder, store_url, id="export-2")
+    assert (second.state, second.tally.conflicts) == ("completed", [])
+    manifest = parse_manifest((await content_of(store_url))[MANIFEST_NAME], source="t")
+    assert manifest.supersedes is not None
+    assert manifest.supersedes.manifest_sha256 == first.manifest_sha256
+    assert manifest.supersedes.export_id == "export-1"
+
+    earlier = await export(
+        folder, store_url, verify_only=True, manifest_sha256=first.manifest_sha256
+    )
+    assert (earlier.state, earlier.tally.files_done) == ("superseded", 0)
+    assert earlier.tally.problems[0].startswith("superseded by export export-2 of run run-1")
+    assert earlier.manifest_sha256 == first.manifest_sha256
+    later = await export(
+        folder, store_url, verify_only=True, manifest_sha256=second.manifest_sha256
+    )
+    assert (later.state, later.tally.files_done) == ("completed", len(manifest.files))
+
+
+@pytest.mark.parametrize("part", ["drafter", "checkpoints"])
+async def test_checkpoints_that_are_wanted_and_gone_fail_the_export(folder, store_url, part):
+    for step in (10, 20):
+        folder.checkpoint(step).complete_marker.unlink()
+    status = await export(folder, store_url, include=["metadata", part])
+    assert status.state == "failed"
+    assert f"no complete checkpoint to export the {part} from" in status.tally.problems[0]
+    assert await content_of(store_url) == {}
+    without = await export(folder, store_url, include=["metadata", "logs"])
+    assert without.state == "completed"
 
 
 async def test_a_newer_state_of_the_run_replaces_its_own_older_one(folder, store_url):
@@ -150,10 +222,12 @@ async def test_a_flipped_bit_a_cut_and_a_loss_are_found(folder, store_url):
         "metrics.jsonl",
         "run.json",
     ]
+    assert status.manifest_sha256 == done.manifest_sha256
     healed = await export(folder, store_url)
-    assert healed.state == "completed"
     # What is damaged is not known to be ours any more: it stays, ours comes beside it.
-    assert sorted(healed.tally.conflicts) == ["drafter/model.safetensors", "metrics.jsonl"]
+    assert healed.state == "failed"
+    assert [text.split(":")[0] for text in healed.tally.problems] == ["drafter/model.safetensors"]
+    assert [text.split(":")[0] for text in healed.tally.conflicts] == ["metrics.jsonl"]
 
 
 async def test_damage_on_the_way_fails_the_export_before_a_manifest(folder, tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from control_plane.store import exports
-from shared.api.events import ExportProgress
+from control_plane.store import exports, ledger
+from shared.api.events import CheckpointSaved, ExportProgress
 from shared.manifest import Manifest, ManifestFile
 from tests.integration.control_plane.conftest import Plane
 from tests.integration.control_plane.test_http import assert_problem
@@ -24,7 +24,8 @@ async def complete_export(
 ) -> str:
     """An export as a finished archiver leaves it."""
     made = await plane.client.post(
-        f"/v1/runs/{run['id']}/exports", json={"destination": folder.as_uri()}
+        f"/v1/runs/{run['id']}/exports",
+        json={"destination": folder.as_uri(), "include": ["metadata"]},
     )
     assert made.status_code == 202, made.text
     listed = []
@@ -56,6 +57,46 @@ async def complete_export(
     await plane.mesh.database.write(exports.record_progress, done, now=2.0)
     export_id: str = made.json()["id"]
     return export_id
+
+
+async def save_checkpoint(plane: Plane, run: dict[str, Any], step: int) -> None:
+    """What a trainer's fact leaves in the ledger."""
+    saved = CheckpointSaved(
+        number=0, step=step, next_micro_batch_id=1, epoch=0, num_bytes=7, path=f"step_{step}"
+    )
+    await plane.mesh.database.write(ledger.add_checkpoint, run["id"], saved, now=1.0)
+
+
+async def test_an_export_without_a_checkpoint_is_refused_when_it_needs_one(plane: Plane) -> None:
+    run = await plane.start_run()
+    url = f"/v1/runs/{run['id']}/exports"
+    for body in (None, {"include": ["metadata", "drafter"]}, {"checkpoints": "all"}):
+        answer = await plane.client.post(url, json=body)
+        assert_problem(answer, 409, "conflict")
+        assert "no complete checkpoint" in answer.text and "metadata, logs" in answer.text
+    assert (await plane.client.get(url)).json()["items"] == []
+    for nothing in ({"checkpoints": []}, {"include": []}):
+        answer = await plane.client.post(url, json=nothing)
+        assert_problem(answer, 422, "invalid-request")
+    plain = await plane.client.post(url, json={"include": ["metadata", "logs"]})
+    assert plain.status_code == 202
+    await save_checkpoint(plane, run, 10)
+    missing = await plane.client.post(url, json={"checkpoints": [10, 30]})
+    assert_problem(missing, 404, "not-found")
+    assert "step 30; it has: 10" in missing.text
+    assert (await plane.client.post(url)).status_code == 202
+
+
+async def test_a_run_that_does_not_train_exports_what_it_has(plane: Plane) -> None:
+    run = await plane.start_run(stages=["generate", "tokenise"])
+    url = f"/v1/runs/{run['id']}/exports"
+    made = await plane.client.post(url)
+    assert made.status_code == 202
+    stored = await plane.mesh.database.read(exports.get, made.json()["id"])
+    assert stored.include == ["metadata", "logs", "dataset"]
+    refused = await plane.client.post(url, json={"include": ["drafter"]})
+    assert_problem(refused, 409, "conflict")
+    assert "does not train" in refused.text
 
 
 async def test_an_export_comes_back_as_one_tar(plane: Plane, tmp_path: Path) -> None:
@@ -122,6 +163,7 @@ async def test_exports_go_only_where_they_may(plane: Plane, tmp_path: Path) -> N
         if destination:
             assert_problem(answer, 400, "bad-request")
             assert "secret" not in answer.text
+    await save_checkpoint(plane, run, 10)
     plain = await plane.client.post(url)
     assert plain.status_code == 202
     assert plain.headers["location"] == f"/v1/exports/{plain.json()['id']}"

@@ -67,7 +67,7 @@ def real_ids(url: str) -> str:
     """A run, an export of it and a worker of it, as schemathesis parameters."""
     body = {"preset": "demo", "overrides": {"data.num_prompts": 12}}
     run_id = post(f"{url}/v1/runs", body)["id"]
-    export_id = post(f"{url}/v1/runs/{run_id}/exports")["id"]
+    export_id = post(f"{url}/v1/runs/{run_id}/exports", {"include": ["metadata"]})["id"]
     registration = {
         "run_id": run_id,
         "role": "batcher",
