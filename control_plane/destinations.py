@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from control_plane.settings import Settings
 from control_plane.store.tables import Run
-from services.object_stores import FileUrl, ensure_allowed, parse_store_url
-from shared.errors import FieldError, ForbiddenPathError, UserError
+from services.object_stores import FileUrl, check_credentials, ensure_allowed, parse_store_url
+from shared.errors import EnvironmentFault, FieldError, ForbiddenPathError, UserError
 
 
 def export_destination(settings: Settings, run: Run, given: str | None) -> str:
@@ -15,6 +15,21 @@ def export_destination(settings: Settings, run: Run, given: str | None) -> str:
     return checked_destination(
         settings, given or configured or str(FileUrl(settings.data / "exports" / run.id))
     )
+
+
+def writable_destination(settings: Settings, url: str) -> str:
+    """`checked_destination`, and the credentials that it needs are here. Blocks.
+
+    Raises UserError when an object store is named and there are none.
+    """
+    checked = checked_destination(settings, url)
+    try:
+        check_credentials(checked)
+    except EnvironmentFault as error:
+        raise UserError(
+            error.detail, errors=[FieldError("destination", "credentials or endpoint missing")]
+        ) from error
+    return checked
 
 
 def checked_destination(settings: Settings, url: str) -> str:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from control_plane.destinations import checked_destination
+from control_plane.destinations import writable_destination
 from control_plane.settings import Settings
 from services.builtin import target_folder
-from services.preflight import Preflight, check_run
+from services.preflight import Preflight, check_run, missing_inputs
 from shared.api.plan import PlanRequest
 from shared.api.runs import RunRequest
 from shared.config import RunConfig, resolve_config
-from shared.errors import ConfigError, FieldError, TargetModelError
+from shared.config.loading import merge, preset_names
+from shared.errors import ConfigError, FieldError, TargetModelError, UserError
 from shared.forecast import Forecast, Gpu, TargetShape, forecast, gpu_named
+
+_DESTINATION = "archive.destination"
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,28 @@ def resolve(request: RunRequest) -> RunConfig:
 
 
 def check(request: RunRequest, settings: Settings) -> CheckedRun:
-    """Resolve and check everything a run needs. Blocks; raises what `check_run` raises."""
-    config = resolve(request)
+    """Resolve and check everything a run needs. Blocks; raises what `check_run` raises.
+
+    Everything that is wrong comes in one answer, wrong keys together with missing files.
+    """
+    try:
+        config = resolve(request)
+    except ConfigError as error:
+        more = _problems_of_values(request, settings, {one.field for one in error.errors})
+        if not more:
+            raise
+        num_problems = len(error.errors) + len(more)
+        raise ConfigError(
+            f"the configuration has {num_problems} fields to correct",
+            errors=[*error.errors, *more],
+        ) from error
+    known: list[tuple[str, UserError]] = []
     if config.archive.destination is not None:
-        checked_destination(settings, config.archive.destination)
-    return CheckedRun(config, _preflight(config))
+        try:
+            writable_destination(settings, config.archive.destination)
+        except UserError as problem:
+            known.append((_DESTINATION, problem))
+    return CheckedRun(config, _preflight(config, known))
 
 
 def forecast_of(checked: CheckedRun, settings: Settings) -> Forecast:
@@ -89,9 +110,30 @@ def plan(request: PlanRequest, folder: Path) -> list[Forecast]:
     ]
 
 
-def _preflight(config: RunConfig) -> Preflight:
+def _problems_of_values(
+    request: RunRequest, settings: Settings, known_fields: set[str]
+) -> list[FieldError]:
+    """What else is wrong with a request that is not valid: files and the destination it names."""
+    is_known_preset = request.preset is None or request.preset in preset_names()
+    tree, _ = merge(
+        request.config,
+        preset=request.preset if is_known_preset else None,
+        overrides=request.overrides,
+    )
+    found = missing_inputs(tree)
+    archive = tree.get("archive")
+    destination = archive.get("destination") if isinstance(archive, dict) else None
+    if isinstance(destination, str):
+        try:
+            writable_destination(settings, destination)
+        except UserError as error:
+            found.append(FieldError(_DESTINATION, error.detail))
+    return [one for one in found if one.field not in known_fields]
+
+
+def _preflight(config: RunConfig, known: Sequence[tuple[str, UserError]] = ()) -> Preflight:
     try:
-        return check_run(config)
+        return check_run(config, known=known)
     except OSError as error:  # a name that is too long, a loop of links, a folder of others
         name = str(error.filename or "")[:200]
         raise ConfigError(

@@ -7,20 +7,22 @@ wrong is collected, so that one answer names the target's and the data's problem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from services.builtin import target_folder
+from services.builtin import is_builtin_prompts, target_folder
+from services.data import held_out
 from services.data.dataset import DatasetInfo, read_dataset
+from services.data.prompts import iter_prompts
 from services.data.source import load_prompts, split_run_prompts
 from services.data.tokenizer_files import TokenizerFacts, read_tokenizer_facts
 from services.target_models.drafter_shape import drafter_config
 from shared.config import RunConfig
 from shared.dflash.config import DrafterConfig
 from shared.dflash.target_shape import TargetShape
-from shared.errors import ConfigError, FieldError, TargetModelError, UserError
+from shared.errors import ConfigError, DataError, FieldError, TargetModelError, UserError
 from shared.states import Stage
 
 T = TypeVar("T")
@@ -43,13 +45,14 @@ class Preflight:
     num_samples: int
 
 
-def check_run(config: RunConfig) -> Preflight:
+def check_run(config: RunConfig, *, known: Sequence[tuple[str, UserError]] = ()) -> Preflight:
     """Check files and shapes that `config` names.
 
-    A single problem is raised as it is (TargetModelError, DataError, DrafterError); several as one
-    ConfigError that lists each with its field.
+    `known`: (field, problem) of what the caller has found already. A single problem is raised as
+    it is (TargetModelError, DataError, DrafterError); several as one ConfigError that lists each
+    with its field.
     """
-    problems: list[tuple[str, UserError]] = []
+    problems = list(known)
 
     def attempt(field: str, check: Callable[[], T]) -> T | None:
         try:
@@ -68,9 +71,11 @@ def check_run(config: RunConfig) -> Preflight:
         if shape and facts and Stage.TRAIN in config.stages:
             drafter = attempt("drafter", lambda: drafter_config(config, folder))
     counts: tuple[int, int, int, int] | None = (0, 0, 0, 0)
-    reads_prompts = Stage.GENERATE in config.stages or Stage.EVALUATE in config.stages
+    reads_prompts = Stage.GENERATE in config.stages or will_evaluate(config)
     if reads_prompts and config.data.prompts is not None:
         counts = attempt("data.prompts", lambda: _count_prompts(config))
+    elif will_evaluate(config):
+        attempt("data.prompts", lambda: held_out.require_prompts(config))
     info: DatasetInfo | None = None
     if config.data.dataset is not None:
         where = Path(config.data.dataset).expanduser()
@@ -80,10 +85,47 @@ def check_run(config: RunConfig) -> Preflight:
     if problems:
         raise ConfigError(
             f"the run cannot start: {len(problems)} problems",
-            errors=[FieldError(field, error.detail) for field, error in problems],
+            errors=[one for field, error in problems for one in _fields(field, error)],
         )
     assert shape is not None and counts is not None
     return Preflight(shape, drafter, *counts, num_samples=info.num_samples if info else 0)
+
+
+def missing_inputs(tree: Mapping[str, Any]) -> list[FieldError]:
+    """Files that a configuration names and that are not there, though it is not valid yet."""
+    checks: dict[str, Callable[[str], object]] = {
+        "target.path": lambda path: TargetShape.read(target_folder(path)),
+        "data.prompts": lambda path: (
+            is_builtin_prompts(path) or next(iter_prompts(Path(path).expanduser(), limit=1), None)
+        ),
+        "data.dataset": lambda path: read_dataset(Path(path).expanduser()),
+    }
+    found: list[FieldError] = []
+    for field, check in checks.items():
+        table, _, name = field.partition(".")
+        given = tree.get(table)
+        path = given.get(name) if isinstance(given, Mapping) else None
+        if isinstance(path, str):
+            try:
+                check(path)
+            except UserError as error:
+                found += _fields(field, error)
+            except OSError as error:
+                found.append(FieldError(field, f"cannot be read: {error.strerror}"))
+    return found
+
+
+def will_evaluate(config: RunConfig) -> bool:
+    """Whether the run itself evaluates: after training, or at checkpoints."""
+    return Stage.EVALUATE in config.stages or (
+        Stage.TRAIN in config.stages and config.evaluate.every_checkpoints > 0
+    )
+
+
+def _fields(field: str, error: UserError) -> Sequence[FieldError]:
+    if isinstance(error, DataError) and error.errors:
+        return error.errors  # which name fields of the configuration themselves
+    return [FieldError(field, error.detail)]
 
 
 def _read_shape(folder: Path) -> TargetShape:
@@ -96,6 +138,8 @@ def _read_shape(folder: Path) -> TargetShape:
 def _count_prompts(config: RunConfig) -> tuple[int, int, int, int]:
     prompts = load_prompts(config)
     split = split_run_prompts(config, prompts)
+    if will_evaluate(config) and not split.held_out:
+        held_out.refuse(config, num_different=len({row.sha256 for row in prompts.rows}))
     return len(prompts.rows), len(split.training), len(split.held_out), len(prompts.bad)
 
 

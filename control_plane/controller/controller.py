@@ -28,7 +28,7 @@ from control_plane.controller.keys import LinkKeyStore
 from control_plane.controller.run_file import write_run_file
 from control_plane.controller.run_task import RunTask
 from control_plane.controller.verified_files import remove_verified_files
-from control_plane.destinations import checked_destination, export_destination
+from control_plane.destinations import checked_destination, export_destination, writable_destination
 from control_plane.settings import Settings
 from control_plane.store import Database, evaluations, exports, runs, workers
 from control_plane.store.ids import new_run_id
@@ -177,6 +177,7 @@ class Controller:
         run = await self._database.read(runs.get, run_id)
         destination = export_destination(self._settings, run, request.destination)
         await self._database.read(actions.check_exportable, run_id, request)
+        await asyncio.to_thread(writable_destination, self._settings, destination)
         export = await self._database.write(
             exports.create, run_id, request, destination=destination, now=self._clock()
         )

@@ -15,11 +15,24 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "S3Url",
+    "check_credentials",
     "check_key",
     "ensure_allowed",
     "open_store",
     "parse_store_url",
 ]
+
+
+def check_credentials(url: str) -> None:
+    """EnvironmentFault when the store of `url` needs credentials or an endpoint that lack. Blocks.
+
+    Whether the store accepts them only a call shows.
+    """
+    if isinstance(parse_store_url(url), FileUrl):
+        return
+    from services.object_stores.s3 import require_credentials
+
+    require_credentials(url)
 
 
 def open_store(url: str) -> ObjectStore:

@@ -19,9 +19,10 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+import botocore.session
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from services.files import sha256_bytes
 from services.object_stores.base import (
@@ -58,6 +59,20 @@ def endpoint_url() -> str | None:
                 )
             return value
     return None
+
+
+def require_credentials(url: str) -> None:
+    """EnvironmentFault when no credentials are found where the client looks for them. Blocks.
+
+    It looks in the environment, the AWS files and, on a machine of theirs, asks for its role.
+    """
+    endpoint_url()
+    try:
+        found = botocore.session.get_session().get_credentials()
+    except BotoCoreError as error:
+        raise translate(error, f"writing to {url}") from error
+    if found is None:
+        raise translate(NoCredentialsError(), f"writing to {url}")
 
 
 class S3Store(ObjectStore):

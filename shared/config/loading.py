@@ -56,11 +56,7 @@ def resolve_config(
     overrides: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Merge and validate; ConfigError lists every wrong field with a suggestion."""
-    merged: dict[str, Any] = load_preset(preset) if preset else {}
-    _merge(merged, tree or {})
-    problems: list[FieldError] = []
-    for path, value in (overrides or {}).items():
-        _assign(merged, path, value, problems)
+    merged, problems = merge(tree, preset=preset, overrides=overrides)
     try:
         config = RunConfig.model_validate(merged)
     except ValidationError as error:
@@ -69,6 +65,24 @@ def resolve_config(
         count = f"{len(problems)} field{'s' if len(problems) > 1 else ''}"
         raise ConfigError(f"the configuration has {count} to correct", errors=problems)
     return config
+
+
+def merge(
+    tree: Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], list[FieldError]]:
+    """The merged tree, not validated, and the overrides that do not fit into it.
+
+    ConfigError for an unknown preset.
+    """
+    merged: dict[str, Any] = load_preset(preset) if preset else {}
+    _merge(merged, tree or {})
+    problems: list[FieldError] = []
+    for path, value in (overrides or {}).items():
+        _assign(merged, path, value, problems)
+    return merged, problems
 
 
 def config_sha256(config: RunConfig) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.data.held_out import require_prompts
 from services.data.prompts import PromptRow
 from services.data.source import load_split
 from services.data.tokenizer import TargetTokenizer
@@ -23,11 +24,7 @@ class EvaluationPrompt:
 
 def held_out_rows(config: RunConfig) -> list[PromptRow]:
     """The run's held-out prompts. DataError when it holds none out."""
-    if config.data.prompts is None:
-        raise DataError(
-            "an evaluation needs held-out prompts, but data.prompts is not set: name the prompts "
-            "file of the run that made data.dataset"
-        )
+    require_prompts(config)
     rows = load_split(config).held_out
     if not rows:
         raise DataError(

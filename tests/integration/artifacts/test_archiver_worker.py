@@ -165,6 +165,24 @@ async def test_an_outage_only_makes_the_queue_longer(tmp_path, monkeypatch):
     assert (archive.state.problem, archive.state.backlog_bytes) == (None, 0)
 
 
+async def test_a_foreign_file_in_the_archived_drafter_is_a_standing_problem(tmp_path):
+    folder, store = make_run(tmp_path / "run"), tmp_path / "store"
+    (store / "drafter").mkdir(parents=True)
+    (store / "drafter" / "config.json").write_text("broken")
+    archive = ContinuousArchive(folder, IDENTITY, f"file://{store}")
+    for _ in range(2):  # also when a pass has nothing to send
+        await archive.run_pass(everything=True)
+        assert archive.state.problem.startswith("drafter/config.json: another file was there")
+    # The rest of the archive goes on.
+    manifest = parse_manifest((store / "manifest.json").read_bytes(), source="test")
+    assert "checkpoints/step_00000020/COMPLETE" in {file.path for file in manifest.files}
+    (store / "drafter" / "config.json").unlink()
+    make_checkpoint(folder, 40)
+    await archive.run_pass()
+    assert archive.state.problem is None
+    assert (store / "drafter" / "config.json").read_text() == '{"step": 40}'
+
+
 async def test_a_restarted_archiver_sends_nothing_twice(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run")
     url = f"file://{tmp_path / 'store'}"

@@ -6,6 +6,7 @@ import pytest
 
 from services.builtin import target_folder
 from services.data.dataset import DatasetInfo, Fingerprint, Segment, write_dataset
+from services.data.held_out import num_needed
 from services.data.shards import Sample, write_shard
 from services.data.tokenizer_files import read_tokenizer_facts
 from services.preflight import check_run
@@ -103,14 +104,76 @@ def test_prompts_missing_empty_or_broken(tmp_path):
     path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n{\n')
     with pytest.raises(DataError, match=r"2 rows are broken: line 2: not UTF-8.*line 3: not JSON"):
         check(data__prompts=str(path))
-    found = check(data__prompts=str(path), data__bad_rows="quarantine", data__num_prompts=None)
-    assert (found.num_prompts, found.num_bad_rows) == (1, 2)
+    path.write_bytes(path.read_bytes() + b'{"prompt": "b"}\n')
+    found = check(
+        data__prompts=str(path),
+        data__bad_rows="quarantine",
+        data__num_prompts=None,
+        data__held_out_share=0.5,
+    )
+    assert (found.num_prompts, found.num_bad_rows) == (2, 2)
 
 
 def test_several_problems_come_together(tmp_path):
     with pytest.raises(ConfigError) as caught:
         check(target__path=str(tmp_path / "none"), data__prompts=str(tmp_path / "no.jsonl"))
     assert [error.field for error in caught.value.errors] == ["target.path", "data.prompts"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "expected"),
+    [
+        (1, {}, ["data.prompts", "stages"]),
+        (3, {}, ["data.prompts", "data.held_out_share", "stages"]),
+        (3, {"stages": ["generate", "tokenise", "train"]}, None),
+        (
+            3,
+            {
+                "stages": ["generate", "tokenise", "train"],
+                "evaluate.every_checkpoints": 2,
+                "data.max_held_out": 0,
+            },
+            ["data.max_held_out", "stages"],
+        ),
+        (1, {"data.held_out_share": 0}, ["data.held_out_share", "data.prompts", "stages"]),
+    ],
+)
+def test_a_run_that_could_not_be_evaluated_is_refused(tmp_path, prompts, settings, expected):
+    path = tmp_path / "prompts.jsonl"
+    # Repeats of a prompt are one prompt.
+    path.write_text("".join(f'{{"prompt": "number {n % prompts}"}}\n' for n in range(6)))
+    config = tiny_config({"data.prompts": str(path), **settings})
+    if expected is None:
+        assert check_run(config).num_held_out == 0
+        return
+    with pytest.raises(DataError, match="cannot be evaluated") as caught:
+        check_run(config)
+    assert [error.field for error in caught.value.errors] == expected
+
+
+@pytest.mark.parametrize("share", [0.05, 0.08, 0.3, 0.5])
+def test_the_remedies_of_a_run_without_held_out_prompts_work(tmp_path, share):
+    def run(count, share):
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(f'{{"prompt": "number {n}"}}\n' for n in range(count)))
+        return check_run(tiny_config({"data.prompts": str(path), "data.held_out_share": share}))
+
+    needed = num_needed(share)
+    assert run(needed, share).num_held_out == 1
+    if needed > 2:
+        with pytest.raises(DataError) as caught:
+            run(needed - 1, share)
+        [remedy] = [e for e in caught.value.errors if e.field == "data.held_out_share"]
+        assert run(needed - 1, float(remedy.message.split()[-1])).num_held_out == 1
+
+
+def test_an_evaluation_needs_prompts_beside_a_data_set(tmp_path, target):
+    sha256 = read_tokenizer_facts(target).sha256
+    dataset(tmp_path / "data", sha256)
+    given = {"data.prompts": None, "data.dataset": str(tmp_path / "data")}
+    with pytest.raises(DataError, match=r"data\.prompts is not set"):
+        check_run(tiny_config({**given, "stages": ["train", "evaluate"]}))
+    assert check_run(tiny_config({**given, "stages": ["train"]})).num_samples == 1
 
 
 def dataset(folder, tokenizer_sha256):

@@ -11,13 +11,59 @@ from click.testing import CliRunner
 from control_plane.cli.api import Api, parse_events
 from control_plane.cli.command import SuggestingGroup
 from control_plane.cli.demo import MARKER, choose_port, prepare_folder
-from control_plane.cli.exports import parse_checkpoints
+from control_plane.cli.exports import has_ended_badly, parse_checkpoints, wait_for_export
 from control_plane.cli.main import exit_code
 from control_plane.cli.output import table
 from control_plane.cli.overrides import from_folder, parse_override
 from control_plane.cli.plans import plan
 from control_plane.cli.watch import describe
 from shared import errors
+
+
+class Views:
+    """A control plane that answers one view after another."""
+
+    def __init__(self, *views: dict) -> None:
+        self._views = iter(views)
+
+    def get(self, path: str) -> dict:
+        return next(self._views)
+
+
+def export_view(state: str, done: int, **fields: object) -> dict:
+    sizes = {"bytes_done": 10 * done, "bytes_total": 40, "files_total": 4, "files_done": done}
+    return {"state": state, **sizes, "conflicts": [], "problems": [], **fields}
+
+
+def test_every_state_of_an_export_is_shown_once_and_no_stale_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control_plane.cli.exports.POLL_S", 0.0)
+    views = [("queued", 4), ("queued", 4), ("running", 1), ("verifying", 4), ("completed", 4)]
+    wait_for_export(Views(*(export_view(*view) for view in views)), "export-1")  # type: ignore[arg-type]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" | ")[0] for line in lines] == [
+        "queued",
+        "running",
+        "verifying",
+        "completed",
+    ]
+    assert "files" not in lines[0] and "files 4/4" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (export_view("completed", 4), False),
+        (export_view("cancelled", 1), False),
+        (export_view("failed", 1), True),
+        (export_view("superseded", 0), True),
+        (export_view("completed", 4, conflicts=["x"]), True),
+        (export_view("completed", 4, problems=["x"]), True),
+    ],
+)
+def test_what_a_script_hears_of_an_export(view: dict, expected: bool) -> None:
+    assert has_ended_badly(view) is expected
 
 
 @pytest.mark.parametrize(
