@@ -15,14 +15,15 @@ DEFAULT_NUM_PROMPTS = 480
 
 
 def target_folder(path: str) -> Path:
-    """The folder of `target.path`; TargetModelError for an unknown built-in name."""
+    """The folder of `target.path`, absolute so that a message about it says what a relative one
+    counts from; TargetModelError for an unknown built-in name."""
     if path == BUILTIN_TINY:
         return model_folder()
     if path.startswith(BUILTIN_PREFIX):
         raise TargetModelError(
             f"target.path {path!r}: the only built-in target is {BUILTIN_TINY!r}"
         )
-    return Path(path).expanduser()
+    return Path(path).expanduser().absolute()
 
 
 def is_builtin_prompts(prompts: str) -> bool:

@@ -78,7 +78,7 @@ def check_run(config: RunConfig, *, known: Sequence[tuple[str, UserError]] = ())
         attempt("data.prompts", lambda: held_out.require_prompts(config))
     info: DatasetInfo | None = None
     if config.data.dataset is not None:
-        where = Path(config.data.dataset).expanduser()
+        where = Path(config.data.dataset).expanduser().absolute()
         info = attempt("data.dataset", lambda: _read_dataset(where, facts))
     if len(problems) == 1:
         raise problems[0][1]

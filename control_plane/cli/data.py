@@ -126,7 +126,7 @@ def _show(report: dict[str, Any]) -> None:
     ]
     click.echo(table(("supervised tokens", "samples"), bins))
     if report["blocked"]:
-        click.echo(f"would block a run: {report['block_reason']}")
+        click.echo(f"would block a run: {report['block_reason']}.")
         click.echo(report["cause"])
 
 

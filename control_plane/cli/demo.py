@@ -27,7 +27,7 @@ from control_plane.cli.command import EXIT_ENDED_BADLY
 from control_plane.cli.exports import has_ended_badly, wait_for_export
 from control_plane.cli.output import emit_json, note
 from control_plane.cli.overrides import parse_override
-from control_plane.cli.watch import watch_run
+from control_plane.cli.watch import epoch_text, watch_run
 from shared.errors import ConflictError, EnvironmentFault, MeshError
 from shared.tiny_target import model_folder
 from shared.units import format_bytes, format_duration, format_rate
@@ -253,7 +253,7 @@ def show(summary: dict[str, Any], url: str, folder: Path) -> None:
         f"{progress['samples_quarantined']} quarantined"
     )
     click.echo(
-        f"  training             {progress['step']} steps, loss {summary['loss']:.3f}, "
+        f"  training             {progress['step']} steps, {epoch_text(progress)}, loss {summary['loss']:.3f}, "
         f"accuracy {summary['accuracy']:.3f}"
     )
     click.echo(
@@ -261,16 +261,24 @@ def show(summary: dict[str, Any], url: str, folder: Path) -> None:
         + ", ".join(f"{k.split('_')[0]} {format_rate(v)}" for k, v in rates.items())
     )
     if (result := summary["evaluation"]) is not None:
-        base = result["baselines"]
         click.echo(
             f"  acceptance length    {result['acceptance_length']:.2f} on {result['num_prompts']} "
             "held-out prompts "
             + ("(output equal to greedy)" if result["equal_to_greedy"] else "(OUTPUT DIFFERS)")
         )
-        click.echo(
-            f"    beside             {base.get('untrained', float('nan')):.2f} untrained drafter, "
-            f"{base.get('prompt_lookup', float('nan')):.2f} prompt lookup"
-        )
+        if base := result["baselines"]:
+            others = ", ".join(
+                f"{_length(base[name])} {title}"
+                for name, title in (
+                    ("untrained", "untrained drafter"),
+                    ("prompt_lookup", "prompt lookup"),
+                )
+                if name in base
+            )
+            click.echo(
+                f"    on {result['baselines_num_prompts']} of them".ljust(23)
+                + f"{_length(result['acceptance_length_on_baseline_prompts'])} beside {others}"
+            )
         if (score := result["target_score"]) is not None:
             click.echo(f"  target's own score   {score['correct']} of {score['total']} right")
     click.echo(
@@ -286,6 +294,10 @@ def _own_name() -> str:
     """This command as a person can type it, also when its environment is not activated."""
     own = Path(sys.argv[0]).absolute()
     return own.name if shutil.which(own.name) or not own.is_file() else str(own)
+
+
+def _length(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def register(root: click.Group) -> None:

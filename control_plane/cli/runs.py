@@ -13,7 +13,7 @@ from control_plane.cli.command import EXIT_ENDED_BADLY, SuggestingGroup, as_json
 from control_plane.cli.output import emit_json, note, shortened, table
 from control_plane.cli.overrides import from_folder, parse_overrides
 from control_plane.cli.plans import show_forecasts
-from control_plane.cli.watch import describe, watch_run
+from control_plane.cli.watch import describe, told_reason, watch_run
 from shared.config import parse_config, preset_names
 from shared.states import RunState
 
@@ -79,7 +79,10 @@ def list_(api: Api, state: str | None, json_: bool) -> None:
     if json_:
         return emit_json(runs)
     rows = [
-        (r["id"], r["name"], r["state"], _steps(r), _time(r["created_at"]), shortened(r["reason"]))
+        (
+            *(r["id"], r["name"], r["state"], _steps(r), _time(r["created_at"])),
+            shortened(told_reason(r)),
+        )
         for r in runs
     ]
     click.echo(table(("id", "name", "state", "step", "created", "reason"), rows))
@@ -88,18 +91,23 @@ def list_(api: Api, state: str | None, json_: bool) -> None:
 
 @run.command()
 @click.argument("run_id")
+@click.option("--all", "all_", is_flag=True, help="Every incarnation, not only the newest.")
 @as_json
 @click.pass_obj
-def show(api: Api, run_id: str, json_: bool) -> None:
+def show(api: Api, run_id: str, all_: bool, json_: bool) -> None:
     """Show one run and its workers."""
     view = api.get(f"/v1/runs/{run_id}")
     if json_:
         return emit_json(view)
     click.echo(f"{view['id']}  {view['name']}  {describe(view)}")
+    shown = {**view, "reason": told_reason(view)}
     for key in ("reason", "bottleneck", "acceptance_length"):
-        if view[key] is not None:
-            click.echo(f"{key.replace('_', ' ')}: {view[key]}")
-    workers = [w for w in api.items("/v1/workers") if w["run_id"] == run_id]
+        if shown[key] is not None:
+            click.echo(f"{key.replace('_', ' ')}: {shown[key]}")
+    if all_:
+        workers = api.items("/v1/workers", run_id=run_id)
+    else:
+        workers = api.items(f"/v1/runs/{run_id}/workers")
     rows = [
         (
             f"{w['role']}-{w['rank']}",
@@ -217,8 +225,8 @@ def _answer(view: dict[str, Any], json_: bool) -> int:
     if json_:
         emit_json(view)
     else:
-        reason = f" ({view['reason']})" if view["reason"] else ""
-        click.echo(f"{view['id']}: {view['state']}{reason}")
+        reason = told_reason(view)
+        click.echo(f"{view['id']}: {view['state']}" + (f" ({reason})" if reason else ""))
     return 0
 
 

@@ -30,6 +30,7 @@ def describe(run: dict[str, Any]) -> str:
         parts.append(f"completions {progress['completions_done']}/{progress['completions_total']}")
     if progress["steps_total"]:
         parts.append(f"step {progress['step']}/{progress['steps_total']}")
+        parts.append(epoch_text(progress))
     if is_running and run["stage"] == Stage.EVALUATE:
         return " | ".join(parts)
     is_generated = progress["completions_done"] == progress["completions_total"]
@@ -51,6 +52,18 @@ def describe(run: dict[str, Any]) -> str:
     if run["eta_s"] is not None and is_running:
         parts.append(f"{format_duration(run['eta_s'])} left")
     return " | ".join(parts)
+
+
+def epoch_text(progress: dict[str, Any]) -> str:
+    """'epoch 3 of 4', counted from 1 as people do."""
+    total = f" of {progress['epochs_total']}" if progress["epochs_total"] else ""
+    return f"epoch {progress['epoch'] + 1}{total}"
+
+
+def told_reason(run: dict[str, Any]) -> str | None:
+    """The reason of a run's state, where it says more than the state itself."""
+    reason: str | None = run["reason"]
+    return None if reason == run["state"] else reason
 
 
 def watch_run(

@@ -62,7 +62,7 @@ class FigureKeeper:
             return
         self._updated_at = now
         live = [w for w in workers if w.ended_at is None and w.registered_at is not None]
-        figures = self._figures(run, live, evaluations, now)
+        figures = self._figures(run, workers, evaluations, now)
         if {name: getattr(run, name) for name in figures} != figures:
             run = await self._environment.database.write(runs.update, run.id, now=now, **figures)
             self._publish(run.id, "run", lambda: run_view(run).model_dump(mode="json"))
@@ -76,11 +76,12 @@ class FigureKeeper:
             await self._watch_for_stall(run, live, now)
 
     def _figures(
-        self, run: Run, live: Sequence[Worker], evaluations: Sequence[Evaluation], now: float
+        self, run: Run, workers: Sequence[Worker], evaluations: Sequence[Evaluation], now: float
     ) -> dict[str, Any]:
+        live = [w for w in workers if w.ended_at is None and w.registered_at is not None]
         own = [w for w in live if w.job_id is None]
         state = RunState(run.state)
-        progress = Progress.model_validate(merge_progress(run.progress, own))
+        progress = Progress.model_validate(merge_progress(run.progress, workers))
         figures: dict[str, Any] = {
             "progress": progress.model_dump(),
             "queues": merge_queues(own),
@@ -94,7 +95,7 @@ class FigureKeeper:
             figures["stage"] = stage.value if stage else None
             figures["throughput"] = throughput(own)
             if not evaluating:  # the others have nothing left to do
-                figures["bottleneck"] = bottleneck(own)
+                figures["bottleneck"] = bottleneck(own, now)
                 figures["eta_s"] = self._eta.update(progress, now)
         return figures
 

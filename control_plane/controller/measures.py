@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from control_plane.store.slots import newest_of_slots
 from control_plane.store.tables import Worker
 from shared.api.runs import Progress
 from shared.states import Role, Stage, WorkerState
+
+# The window that the workers' meters keep their shares over; a younger worker has a shorter one.
+SHARE_WINDOW_S = 60.0
 
 _RATES = {
     Role.GENERATOR: "generated_tokens_per_s",
@@ -26,10 +30,11 @@ _BUSY_SHARE = 0.5
 
 
 def merge_progress(known: dict[str, Any], workers: Sequence[Worker]) -> dict[str, Any]:
-    """`known` with what the live workers report; a worker that has just started reports nothing
-    yet, so the old figure stays."""
+    """`known` with what the run's own workers report, live or with their last words; `workers` are
+    incarnations in order of launch. One that has just started reports nothing yet, so the old
+    figure stays."""
     merged = dict(known)
-    for worker in workers:
+    for worker in newest_of_slots(w for w in workers if w.job_id is None):
         fields = {k: v for k, v in worker.progress.items() if k in Progress.model_fields}
         merged.update(fields)
     return merged
@@ -56,37 +61,47 @@ def merge_queues(workers: Sequence[Worker]) -> list[dict[str, Any]]:
     return [{"name": name, **figures} for name, figures in merged.items()]
 
 
-def bottleneck(workers: Sequence[Worker]) -> str | None:
+def bottleneck(workers: Sequence[Worker], now: float) -> str | None:
     """A sentence such as 'drafter_trainer waits for target_forward 80 % of the last minute'.
 
     The trainer sets the pace once it runs: a wait of its own is named, else that it is busy, since
     whoever waits upstream then waits for it. Otherwise the longest wait, or the busiest worker.
+    A wait for a role that has finished its work limits nothing and is left out. `now` tells how
+    much of the last minute a worker has lived.
     """
     running = [w for w in workers if w.state == WorkerState.RUNNING.value]
+    at_work = {w.role for w in workers if w.state != WorkerState.FINISHED.value}
+    finished = {w.role for w in workers} - at_work
+    waiting = [w for w in running if w.waits_for is not None and w.waits_for not in finished]
     trainers = [w for w in running if w.role == Role.DRAFTER_TRAINER]
     return (
-        _longest_wait(trainers) or _busiest(trainers) or _longest_wait(running) or _busiest(running)
+        _longest_wait([w for w in waiting if w in trainers], now)
+        or _busiest(trainers, now)
+        or _longest_wait(waiting, now)
+        or _busiest(running, now)
     )
 
 
-def _longest_wait(workers: Sequence[Worker]) -> str | None:
-    waits = [(w.metrics.get("waits_for_share", 0.0), w) for w in workers if w.waits_for is not None]
+def _longest_wait(workers: Sequence[Worker], now: float) -> str | None:
+    waits = [(w.metrics.get("waits_for_share", 0.0), w) for w in workers]
     share, worker = max(waits, key=lambda item: item[0], default=(0.0, None))
     if worker is None or share < _NOTABLE_SHARE:
         return None
-    return f"{worker.role} waits for {worker.waits_for} {_percent(share)} of the last minute"
+    return f"{worker.role} waits for {worker.waits_for} {_share_of_time(share, worker, now)}"
 
 
-def _busiest(workers: Sequence[Worker]) -> str | None:
+def _busiest(workers: Sequence[Worker], now: float) -> str | None:
     busy = [(w.metrics.get("busy_share", 0.0), w) for w in workers]
     share, worker = max(busy, key=lambda item: item[0], default=(0.0, None))
     if worker is None or share < _BUSY_SHARE:
         return None
-    return f"{worker.role} is busy {_percent(share)} of the last minute"
+    return f"{worker.role} is busy {_share_of_time(share, worker, now)}"
 
 
-def _percent(share: float) -> str:
-    return f"{round(100 * share)} %"
+def _share_of_time(share: float, worker: Worker, now: float) -> str:
+    is_young = now - (worker.registered_at or worker.launched_at) < SHARE_WINDOW_S
+    window = "of its time so far" if is_young else "of the last minute"
+    return f"{round(100 * share)} % {window}"
 
 
 def current_stage(stages: Sequence[Stage], progress: Progress, *, evaluating: bool) -> Stage | None:

@@ -34,6 +34,7 @@ from control_plane.controller.lifecycle import (
     Step,
     next_step,
 )
+from control_plane.controller.measures import merge_progress
 from control_plane.controller.reconcile import reconcile_checkpoints
 from control_plane.controller.run_file import write_run_file
 from control_plane.controller.slots import run_slots
@@ -155,12 +156,12 @@ class RunTask:
         # In a shutdown a run goes no further, but one that is being stopped ends.
         if not self._shutting_down or RunState(seen.run.state) is RunState.STOPPING:
             has_acted |= await self._step(seen)
-        await self._figures.update(seen.run, seen.workers, seen.evaluations)
         if has_acted:
-            # What was done has consequences that are due now, not in a tick.
+            # What was done has consequences that are due now, not in a tick; what was seen is old.
             self._environment.heartbeats.forget(self.run_id)
             self._wake.set()
             return True
+        await self._figures.update(seen.run, seen.workers, seen.evaluations)
         if seen.has_live_workers:
             return True
         if self._shutting_down:
@@ -184,7 +185,7 @@ class RunTask:
         actions = supervise(phase, self._slots, own, self._config.supervision, situation)
         trip = next((action for action in actions if isinstance(action, Trip)), None)
         if trip is not None:
-            await self._fail(run, trip.message, "breaker")
+            await self._fail(seen, trip.message, "breaker")
             return True
         wanted = phase in (Phase.WORK, Phase.HOLD)
         await self._supervisor.carry_out(actions, own, wanted=wanted)
@@ -210,14 +211,15 @@ class RunTask:
             evaluator_lives=seen.evaluator_lives,
         )
         if step is not None:
-            await self._take(seen.run, step)
+            await self._take(seen, step)
         return step is not None
 
-    async def _take(self, run: Run, step: Step) -> None:
+    async def _take(self, seen: Snapshot, step: Step) -> None:
+        run = seen.run
         write, now = self._database.write, self._environment.clock()
         match step:
             case Move(RunEvent.FAIL, reason):
-                await self._fail(run, reason or "failed", "failed")
+                await self._fail(seen, reason or "failed", "failed")
             case Move(event, reason):
                 moved = await write(
                     runs.transition,
@@ -227,6 +229,8 @@ class RunTask:
                     reason=reason,
                     expected_state=RunState(run.state),
                     drain_started_at=None,
+                    # Whoever hears of the end reads the last figures with it.
+                    progress=merge_progress(run.progress, seen.workers),
                 )
                 logger.info("run %s is %s", run.id, moved.state)
             case StartFinalEvaluation():
@@ -243,7 +247,8 @@ class RunTask:
             case EndDrain():
                 await write(runs.update, run.id, now=now, drain_started_at=None)
 
-    async def _fail(self, run: Run, reason: str, kind: AlertKind) -> None:
+    async def _fail(self, seen: Snapshot, reason: str, kind: AlertKind) -> None:
+        run = seen.run
         await self._database.write(
             runs.transition,
             run.id,
@@ -252,6 +257,7 @@ class RunTask:
             reason=reason,
             expected_state=RunState(run.state),
             drain_started_at=None,
+            progress=merge_progress(run.progress, seen.workers),
         )
         logger.error("run %s failed: %s", run.id, reason)
         webhook = self._config.supervision.webhook_env

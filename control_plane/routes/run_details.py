@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Response, status
@@ -13,10 +14,10 @@ from control_plane.http.paging import CursorParam, LimitParam, make_cursor, read
 from control_plane.http.state import Mesh
 from control_plane.log_files import read_logs
 from control_plane.routes.models import LogsView, MetricsView, ReportView, SeriesPoint, SeriesView
-from control_plane.store import evaluations, exports, ledger, runs, series
-from control_plane.store.views import checkpoint_view, evaluation_view, export_view
+from control_plane.store import evaluations, exports, ledger, runs, series, workers
+from control_plane.store.views import checkpoint_view, evaluation_view, export_view, slot_views
 from shared.api.exports import ExportView
-from shared.api.runs import CheckpointView, EvaluationRequest, EvaluationView, Page
+from shared.api.runs import CheckpointView, EvaluationRequest, EvaluationView, Page, WorkerView
 from shared.states import Role
 
 router = APIRouter(prefix="/v1/runs/{run_id}", tags=["runs"])
@@ -61,6 +62,18 @@ async def get_logs(
     return await asyncio.to_thread(
         read_logs, folder.logs, role=role, rank=rank, level=level, tail=tail
     )
+
+
+@router.get(
+    "/workers",
+    summary="The run's slots, each by its newest incarnation",
+    description="GET /v1/workers?run_id= lists every incarnation.",
+    openapi_extra=problems(404),
+)
+async def list_slots(run_id: str, mesh: Mesh) -> Page[WorkerView]:
+    await mesh.database.read(runs.get, run_id)
+    incarnations = await mesh.database.read(workers.list_for_run, run_id)
+    return Page(items=slot_views(incarnations, time.time()))
 
 
 @router.get("/checkpoints", summary="Checkpoints that exist", openapi_extra=problems(404))

@@ -17,7 +17,7 @@ from control_plane.store import runs
 from control_plane.store.views import run_view
 from shared.api.runs import Page, RunRequest, RunView, StopRequest
 from shared.config.loading import config_sha256
-from shared.states import ENDED_STATES, RunAction, RunState
+from shared.states import ENDED_STATES, RunAction, RunState, Stage
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -45,8 +45,12 @@ async def start_run(
             config_sha256=config_sha256(checked.config),
             forecast=await asyncio.to_thread(submission.forecast_of, checked, mesh.settings),
         )
-    totals = {"completions_total": checked.preflight.num_training_prompts}
-    run_id = await mesh.controller.submit(checked.config, progress=totals)
+    config = checked.config
+    totals = {
+        "completions_total": checked.preflight.num_training_prompts,
+        "epochs_total": config.train.num_epochs if Stage.TRAIN in config.stages else 0,
+    }
+    run_id = await mesh.controller.submit(config, progress=totals)
     response.headers["Location"] = f"/v1/runs/{run_id}"
     return await _view(mesh, run_id)
 

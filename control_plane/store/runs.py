@@ -117,6 +117,8 @@ def transition(
     if event is RunEvent.LAUNCH and run.started_at is None:
         values["started_at"] = now
     values["ended_at"] = now if new in ENDED_STATES else None
+    if new in ENDED_STATES:
+        values |= {"stage": None, "bottleneck": None, "eta_s": None}
     _compare_and_set(session, run, values, now)
     _announce(session, run, now)
     return run

@@ -16,7 +16,7 @@ from shared.api.runs import (
     WorkerView,
 )
 from shared.api.workers import QueueReport
-from shared.states import Role, RunState, Stage, WorkerState, allowed_actions
+from shared.states import DesiredState, Role, RunState, Stage, WorkerState, allowed_actions
 
 
 def run_view(run: Run) -> RunView:
@@ -68,14 +68,29 @@ def slot_views(incarnations: Sequence[Worker], now: float) -> list[WorkerView]:
     """A run's slots as a person follows them, from its incarnations in order of launch.
 
     Each slot is shown by its newest incarnation, also when that has ended, with the last error that
-    any incarnation had. Ended jobs are left out: their export or evaluation says what came of them.
+    any incarnation had. Of the jobs of a role only the newest is shown, since they run one after
+    another. A worker that is asked to hold counts as paused, also where it has nothing to do anyway
+    and so never says that it holds.
     """
     errors = {slot_of(w): w.last_error for w in incarnations if w.last_error}
+    shown = {(w.role, w.rank, w.job_id is None): w for w in newest_of_slots(incarnations)}
     return [
-        worker_view(worker, now).model_copy(update={"last_error": errors.get(slot_of(worker))})
-        for worker in newest_of_slots(incarnations)
-        if worker.ended_at is None or worker.job_id is None
+        worker_view(worker, now).model_copy(
+            update={"last_error": errors.get(slot_of(worker)), "state": _state_for_people(worker)}
+        )
+        for worker in shown.values()
     ]
+
+
+def _state_for_people(worker: Worker) -> WorkerState:
+    state = WorkerState(worker.state)
+    holds = (
+        worker.ended_at is None
+        and worker.registered_at is not None
+        and worker.desired == DesiredState.PAUSE.value
+        and state in (WorkerState.STARTING, WorkerState.RUNNING)
+    )
+    return WorkerState.PAUSED if holds else state
 
 
 def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:

@@ -31,13 +31,16 @@ def iter_run_prompts(config: RunConfig) -> Iterator[PromptRow | BadRow]:
     if is_builtin_prompts(prompts):
         yield from number_rows(prompt_rows(limit, config.seed))
     else:
-        yield from iter_prompts(Path(prompts).expanduser(), limit=limit)
+        yield from iter_prompts(_absolute(prompts), limit=limit)
 
 
 def load_prompts(config: RunConfig) -> PromptSet:
     """All rows of the run; DataError as `data.bad_rows` asks."""
+    prompts = str(config.data.prompts)
     return collect_prompts(
-        iter_run_prompts(config), source=str(config.data.prompts), bad_rows=config.data.bad_rows
+        iter_run_prompts(config),
+        source=prompts if is_builtin_prompts(prompts) else str(_absolute(prompts)),
+        bad_rows=config.data.bad_rows,
     )
 
 
@@ -51,3 +54,8 @@ def split_run_prompts(config: RunConfig, prompts: PromptSet) -> PromptSplit:
 def load_split(config: RunConfig) -> PromptSplit:
     """Read and split in one call."""
     return split_run_prompts(config, load_prompts(config))
+
+
+def _absolute(prompts: str) -> Path:
+    """So that a message about the file says what a relative path counts from."""
+    return Path(prompts).expanduser().absolute()

@@ -43,7 +43,8 @@ class Progress(_Model):
     samples_quarantined: int = 0
     step: int = 0
     steps_total: int = 0
-    epoch: int = 0
+    epoch: int = Field(0, description="Of the last step, counted from 0; people see it from 1")
+    epochs_total: int = Field(0, description="train.num_epochs; 0 for a run that does not train")
 
 
 class Throughput(_Model):
@@ -56,7 +57,7 @@ class RunView(_Model):
     id: str
     name: str
     state: RunState
-    stage: Stage | None
+    stage: Stage | None = Field(description="Null before the first and once the run has ended")
     reason: str | None
     created_at: float = Field(description="Seconds since epoch, as all times here")
     started_at: float | None
@@ -92,7 +93,7 @@ class WorkerView(_Model):
 
 class CheckpointView(_Model):
     step: int
-    epoch: int
+    epoch: int = Field(description="Of its last step, counted from 0, as in a run's progress")
     loss: float | None
     num_bytes: int
     path: str

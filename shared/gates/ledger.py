@@ -28,6 +28,7 @@ class GateLedger:
     examples: dict[Reason, list[dict[str, Any]]] = field(default_factory=dict)
     mask_sums: Counter[int] = field(default_factory=Counter)
     _responses: Counter[bytes] = field(default_factory=Counter)
+    _repeats: Counter[bytes] = field(default_factory=Counter)  # by answer, of repeated prompts
     _top_response: tuple[int, bytes, str] = (0, b"", "")
 
     def count(self, sample: Candidate, finding: Finding | None) -> None:
@@ -35,7 +36,7 @@ class GateLedger:
         self.num_seen += 1
         supervised = sample.num_supervised_tokens
         self.mask_sums[supervised] += 1
-        self._count_response(sample)
+        self._count_response(sample, finding)
         if finding is None:
             self.num_accepted += 1
             self.num_supervised_tokens += supervised
@@ -55,13 +56,14 @@ class GateLedger:
 
     def verdict(self) -> Verdict:
         """The shares so far against the limits."""
-        count, _, text = self._top_response
+        count, key, text = self._top_response
         return judge_shares(
             self.gates,
             num_seen=self.num_seen,
             rejected=self.rejected,
             same_response=count,
             same_response_text=text[:40],
+            same_response_repeats=self._repeats[key],
         )
 
     def report(self) -> dict[str, Any]:
@@ -110,10 +112,12 @@ class GateLedger:
             "cause": verdict.cause,
         }
 
-    def _count_response(self, sample: Candidate) -> None:
+    def _count_response(self, sample: Candidate, finding: Finding | None) -> None:
         ids = ",".join(map(str, sample.supervised_ids))
         key = hashlib.blake2b(ids.encode(), digest_size=8).digest()
         self._responses[key] += 1
+        if finding is not None and finding.reason is Reason.EXACT_DUPLICATE:
+            self._repeats[key] += 1
         if self._responses[key] > self._top_response[0]:
             self._top_response = (self._responses[key], key, _excerpt(sample.text) or "")
 

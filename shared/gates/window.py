@@ -18,6 +18,11 @@ class Verdict:
     reason: str | None = None
     cause: str | None = None
 
+    @property
+    def text(self) -> str | None:
+        """Limits and causes as sentences; None when nothing blocks."""
+        return f"{self.reason}. {self.cause}" if self.blocked else None
+
 
 def window_size(gates: GateSection, num_prompts: int) -> int:
     """Completions that must be judged before a target forward may start.
@@ -36,11 +41,14 @@ def judge_shares(
     rejected: Mapping[Reason, int],
     same_response: int,
     same_response_text: str = "",
+    same_response_repeats: int = 0,
 ) -> Verdict:
     """Compare the shares of everything seen with the limits.
 
-    `same_response` counts the most frequent answer. With few samples a single one can pass a
-    limit, so at least two must have gone wrong the same way.
+    `same_response` counts the most frequent answer, `same_response_repeats` how many of those were
+    rejected as exact duplicates: a repeated prompt explains them, so they say nothing against the
+    chat template. With few samples a single one can pass a limit, so at least two must have gone
+    wrong the same way.
     """
     if num_seen == 0:
         return Verdict(False)
@@ -61,7 +69,11 @@ def judge_shares(
             f"same{shown}, gates.max_same_response_share allows "
             f"{gates.max_same_response_share:.0%}"
         )
-        causes.append(SAME_RESPONSE_ADVICE)
+        to_other_prompts = same_response - same_response_repeats
+        if to_other_prompts / num_seen > gates.max_same_response_share:
+            causes.append(SAME_RESPONSE_ADVICE)
+        elif not causes:
+            causes.append(ADVICE[Reason.EXACT_DUPLICATE])
     if total >= 2 and total / num_seen > gates.max_rejected_share:
         passed.append(
             f"{total} of {num_seen} ({total / num_seen:.0%}) are rejected, "

@@ -40,6 +40,7 @@ class RunFacts:
     num_tokens: int | None
     quarantined: dict[str, int]
     last_metrics: dict[str, Any] | None
+    num_epochs: int | None
     checkpoints: list[tuple[int, int]]  # (step, bytes), oldest first
     evaluations: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -76,7 +77,7 @@ def read_facts(folder: RunFolder, run_id: str, name: str) -> RunFacts:
         state=run.get("state"),
         reason=run.get("reason"),
         config_sha256=run.get("config_sha256"),
-        target=((run.get("config") or {}).get("target") or {}).get("path"),
+        target=_configured(run, "target", "path"),
         machine=summary(hardware) if hardware else None,
         completions=_read_json(folder.completions / "progress.json"),
         num_segments=None if segments is None else len(segments),
@@ -84,6 +85,7 @@ def read_facts(folder: RunFolder, run_id: str, name: str) -> RunFacts:
         num_tokens=_total(segments, "num_tokens"),
         quarantined=_line_counts(folder.quarantine),
         last_metrics=_last_line(folder.metrics_jsonl),
+        num_epochs=_configured(run, "train", "num_epochs"),
         checkpoints=[
             (checkpoint.step, sum(checkpoint.sizes.values()))
             for checkpoint in complete_checkpoints(folder)
@@ -100,7 +102,7 @@ def render(facts: RunFacts, archive: ArchiveFacts | None) -> str:
     """PROGRESS.md."""
     lines = [f"# {facts.name} ({facts.run_id})", ""]
     if facts.state:
-        reason = f": {facts.reason}" if facts.reason else ""
+        reason = f": {facts.reason}" if facts.reason not in (None, "", facts.state) else ""
         lines.append(f"- State: {facts.state}{reason}")
     if facts.target:
         lines.append(f"- Target: {facts.target}")
@@ -151,9 +153,12 @@ def _training_lines(facts: RunFacts) -> list[str]:
     if facts.last_metrics:
         shown = [
             f"{name} {facts.last_metrics[name]:.4g}"
-            for name in ("step", "epoch", "loss", "accuracy", "lr")
+            for name in ("step", "loss", "accuracy", "lr")
             if isinstance(facts.last_metrics.get(name), int | float)
         ]
+        if isinstance(epoch := facts.last_metrics.get("epoch"), int):
+            total = f" of {facts.num_epochs}" if facts.num_epochs else ""
+            shown.insert(1, f"epoch {epoch + 1}{total}")
         lines.append(f"- Last step written: {', '.join(shown)}")
     lines += [
         f"- Checkpoint at step {step}: {format_bytes(size)}" for step, size in facts.checkpoints
@@ -162,9 +167,23 @@ def _training_lines(facts: RunFacts) -> list[str]:
 
 
 def _evaluation_line(name: str, result: dict[str, Any]) -> str:
-    length = result.get("acceptance_length")
-    shown = f"{length:.3f}" if isinstance(length, int | float) else "unknown"
-    return f"- {name}: acceptance length {shown} at step {result.get('checkpoint_step')}"
+    """The measured length, and beside the baselines the drafter's own on their few prompts."""
+    line = f"- {name}: acceptance length {_length(result.get('acceptance_length'))}"
+    if result.get("num_prompts"):
+        line += f" on {result['num_prompts']} prompts"
+    line += f" at step {result.get('checkpoint_step')}"
+    if not result.get("baselines"):
+        return line
+    others = ", ".join(
+        f"{_length(length)} {baseline.replace('_', ' ')}"
+        for baseline, length in sorted(result["baselines"].items(), reverse=True)
+    )
+    own = _length(result.get("acceptance_length_on_baseline_prompts"))
+    return f"{line}; on {result.get('baselines_num_prompts')} of them {own} beside {others}"
+
+
+def _length(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else "unknown"
 
 
 def _archive_lines(archive: ArchiveFacts) -> list[str]:
@@ -187,6 +206,11 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         logger.warning("%s cannot be read: %s", path.name, error)
         return None
     return value if isinstance(value, dict) else None
+
+
+def _configured(run: dict[str, Any], section: str, field: str) -> Any:
+    """A field of the configuration in run.json; None where there is none."""
+    return ((run.get("config") or {}).get(section) or {}).get(field)
 
 
 def _total(segments: Sequence[dict[str, Any]] | None, name: str) -> int | None:

@@ -140,8 +140,7 @@ class Intake:
                 self._desk.gates_open = False
                 self._desk.notify()
             logger.warning("quality gates block the run: %s", verdict.reason)
-            reason = f"{verdict.reason}. {verdict.cause}"
-            self._report(builder, blocked=True, reason=reason)
+            self._report(builder, blocked=True, reason=verdict.text)
             await self._context.wait_for_override(GATES)
             self._context.milestone("a person has overridden the quality gates")
         if not self._desk.gates_open and (builder.keeper.window_passed or final):

@@ -138,8 +138,7 @@ async def _open_dataset(
     )
     verdict = keeper.verdict(final=True)
     blocked = verdict.blocked and GATES not in context.overrides
-    reason = f"{verdict.reason}. {verdict.cause}" if verdict.blocked else None
-    context.emit(GateReport, blocked=blocked, reason=reason, report=keeper.report())
+    context.emit(GateReport, blocked=blocked, reason=verdict.text, report=keeper.report())
     if blocked:
         await context.wait_for_override(GATES)
     if not desk.store.num_samples:

@@ -22,16 +22,32 @@ def test_a_slot_shows_its_newest_incarnation_and_the_last_error_of_any():
     ]
 
 
-def test_a_slot_whose_process_ended_stays_and_an_ended_job_leaves():
+def test_what_has_ended_stays_and_of_the_jobs_of_a_role_the_newest():
     views = slot_views(
         [
             ended("drafter_trainer", 5, last_error="out of memory"),
             ended("archiver", 5, job_id="export-1", last_error="no such bucket"),
+            ended("evaluator", 5, state="exited", job_id="eval-1"),
             worker("archiver", number=1, job_id="export-2"),
+            worker("archiver", number=2),
         ],
         NOW,
     )
     assert [(view.id, view.state, view.last_error) for view in views] == [
         ("drafter_trainer-0-0", "failed", "out of memory"),
         ("archiver-0-1", "running", None),
+        ("evaluator-0-0", "exited", None),
+        ("archiver-0-2", "running", None),
     ]
+
+
+def test_workers_that_are_asked_to_hold_are_shown_paused():
+    rows = [
+        worker("batcher", desired="pause"),
+        worker("target_forward", state="starting", desired="pause"),
+        worker("generator", state="starting", desired="pause", registered_at=None),
+        worker("drafter_trainer", state="finished", desired="pause"),
+        ended("archiver", 5, desired="pause"),
+    ]
+    states = [view.state for view in slot_views(rows, NOW)]
+    assert states == ["paused", "paused", "starting", "finished", "failed"]

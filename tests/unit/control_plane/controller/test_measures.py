@@ -14,7 +14,7 @@ from control_plane.controller.measures import (
 )
 from shared.api.runs import Progress
 from shared.states import Stage
-from tests.unit.control_plane.controller.rows import worker
+from tests.unit.control_plane.controller.rows import NOW, ended, worker
 
 ALL = list(Stage)
 
@@ -26,6 +26,15 @@ def test_progress_keeps_what_a_fresh_worker_has_not_reported_yet() -> None:
         worker("generator", progress={"completions_done": 6, "next_micro_batch_id": 3}),
     ]
     assert merge_progress(known, rows) == {"step": 10, "completions_done": 6}
+
+
+def test_progress_includes_the_last_words_of_the_newest_incarnation() -> None:
+    rows = [
+        ended("drafter_trainer", 50, number=0, progress={"step": 99}),
+        ended("drafter_trainer", 5, number=1, progress={"step": 56}),
+        ended("evaluator", 5, job_id="eval-1", progress={"step": 1}),
+    ]
+    assert merge_progress({"step": 44}, rows) == {"step": 56}
 
 
 def test_rates_are_summed_by_stage() -> None:
@@ -59,7 +68,7 @@ def test_the_longest_wait_is_the_bottleneck() -> None:
         waiting("drafter_trainer", "target_forward", 0.8),
     ]
     sentence = "drafter_trainer waits for target_forward 80 % of the last minute"
-    assert bottleneck(rows) == sentence
+    assert bottleneck(rows, NOW) == sentence
 
 
 def test_the_trainers_own_wait_is_named_before_longer_ones_upstream() -> None:
@@ -67,7 +76,7 @@ def test_the_trainers_own_wait_is_named_before_longer_ones_upstream() -> None:
         waiting("batcher", "generator", 0.9),
         waiting("drafter_trainer", "target_forward", 0.4),
     ]
-    assert str(bottleneck(rows)).startswith("drafter_trainer waits")
+    assert str(bottleneck(rows, NOW)).startswith("drafter_trainer waits")
 
 
 def test_those_who_wait_for_a_busy_trainer_are_not_the_bottleneck() -> None:
@@ -75,7 +84,7 @@ def test_those_who_wait_for_a_busy_trainer_are_not_the_bottleneck() -> None:
         waiting("target_forward", "batcher", 0.9),
         worker("drafter_trainer", metrics={"busy_share": 0.97}),
     ]
-    assert bottleneck(rows) == "drafter_trainer is busy 97 % of the last minute"
+    assert bottleneck(rows, NOW) == "drafter_trainer is busy 97 % of the last minute"
 
 
 def test_before_the_trainer_has_work_the_longest_wait_is_named() -> None:
@@ -83,15 +92,32 @@ def test_before_the_trainer_has_work_the_longest_wait_is_named() -> None:
         waiting("batcher", "generator", 0.6),
         worker("drafter_trainer", metrics={"busy_share": 0.0}),
     ]
-    assert str(bottleneck(rows)).startswith("batcher waits for generator")
+    assert str(bottleneck(rows, NOW)).startswith("batcher waits for generator")
 
 
 def test_without_waits_the_busiest_worker_is_named_or_nobody() -> None:
     busy = worker("target_forward", metrics={"busy_share": 0.93})
     idle = worker("batcher", metrics={"busy_share": 0.05})
-    assert bottleneck([busy, idle]) == "target_forward is busy 93 % of the last minute"
-    assert bottleneck([idle]) is None
-    assert bottleneck([]) is None
+    assert bottleneck([busy, idle], NOW) == "target_forward is busy 93 % of the last minute"
+    assert bottleneck([idle], NOW) is None
+    assert bottleneck([], NOW) is None
+
+
+def test_a_young_worker_has_waited_for_a_share_of_its_own_time() -> None:
+    young = waiting("batcher", "generator", 1.0)
+    young.registered_at = NOW - 26
+    assert bottleneck([young], NOW) == "batcher waits for generator 100 % of its time so far"
+    assert bottleneck([young], NOW + 40) == "batcher waits for generator 100 % of the last minute"
+
+
+def test_a_finished_role_is_not_blamed() -> None:
+    done = worker("generator", state="finished")
+    rows = [done, waiting("batcher", "generator", 1.0)]
+    assert bottleneck(rows, NOW) is None
+    busy = worker("target_forward", metrics={"busy_share": 0.8})
+    assert str(bottleneck([*rows, busy], NOW)).startswith("target_forward is busy")
+    done.state = "running"
+    assert str(bottleneck(rows, NOW)).startswith("batcher waits for generator")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,17 @@ def test_the_disaster_of_empty_thoughts_blocks_at_the_end_of_the_window(thinking
     assert report["blocked"] and report["window"] == {"size": 256, "passed": True}
 
 
+def test_repeated_prompts_are_not_blamed_on_the_chat_template():
+    rng = random.Random(7)
+    keeper = Gatekeeper(GateSection(), TOKENS, num_prompts=80)
+    judge_all(keeper, [good(0, rng)] * 30 + [good(seq, rng) for seq in range(1, 11)])
+    verdict = keeper.verdict(final=True)
+    assert "exact_duplicate" in verdict.reason and "answers are the same" in verdict.reason
+    assert "remove repeats" in verdict.cause
+    assert "chat template" not in verdict.cause
+    assert verdict.text == f"{verdict.reason}. {verdict.cause}"
+
+
 def test_good_data_never_blocks():
     rng = random.Random(2)
     keeper = Gatekeeper(GateSection(), TOKENS, num_prompts=400)

@@ -15,8 +15,14 @@ from workers.archiver.documents import (
 def test_progress_counts_what_is_there(tmp_path):
     folder = make_run(tmp_path)
     folder.evaluations.mkdir()
-    result = {"acceptance_length": 2.875, "checkpoint_step": 20}
+    result = {"acceptance_length": 2.875, "checkpoint_step": 20, "num_prompts": 32}
     (folder.evaluations / "e1.json").write_text(json.dumps(result))
+    baselines = {
+        "baselines": {"prompt_lookup": 1.5, "untrained": 1.02},
+        "baselines_num_prompts": 4,
+        "acceptance_length_on_baseline_prompts": 3.0,
+    }
+    (folder.evaluations / "e2.json").write_text(json.dumps({**result, **baselines}))
     record_hardware(folder)
     archive = ArchiveFacts("s3://bucket/x", 3, 5_000_000, 1, 1000, "the store is away")
     text = render(read_facts(folder, "run-1", "demo"), archive)
@@ -27,7 +33,9 @@ def test_progress_counts_what_is_there(tmp_path):
         "- Samples accepted: 10 in 2 shards, 100 tokens",
         "- Quarantined, empty: 1",
         "- Last step written: step 2, loss 2.25",
-        "- e1: acceptance length 2.875 at step 20",
+        "- e1: acceptance length 2.875 on 32 prompts at step 20",
+        "- e2: acceptance length 2.875 on 32 prompts at step 20; "
+        "on 4 of them 3.000 beside 1.020 untrained, 1.500 prompt lookup",
         "- Verified there: 3 files, 5.00 MB",
         "- Waiting: 1 files, 1.00 kB",
         "- Held up: the store is away",
@@ -36,6 +44,16 @@ def test_progress_counts_what_is_there(tmp_path):
     assert "step 10:" in text
     assert "step 20:" in text
     assert "step 30" not in text
+
+
+def test_epochs_count_from_one_and_a_reason_says_more_than_the_state(tmp_path):
+    folder = make_run(tmp_path)
+    run = {"state": "paused", "reason": "paused", "config": {"train": {"num_epochs": 4}}}
+    folder.run_json.write_text(json.dumps(run))
+    folder.metrics_jsonl.write_text('{"step": 3, "epoch": 2, "loss": 1.5}\n')
+    lines = render(read_facts(folder, "run-1", "demo"), None).splitlines()
+    assert "- State: paused" in lines
+    assert "- Last step written: step 3, epoch 3 of 4, loss 1.5" in lines
 
 
 def test_an_empty_run_has_a_progress_too(tmp_path):
