@@ -126,7 +126,7 @@ def inventory(api: Api, url: str, depth: int, json_: bool) -> None:
     return None
 
 
-_ROWS: tuple[tuple[str, str], ...] = (
+PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("samples", "num_samples"),
     ("tokens a sample", "tokens_per_sample"),
     ("tokens an epoch", "tokens_per_epoch"),
@@ -155,7 +155,7 @@ _WITH_GPU = frozenset({"link_bytes_per_s", "link_sockets", "num_gpus"})
 
 def _rows(forecasts: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     rows = []
-    for title, key in _ROWS:
+    for title, key in PLAN_ROWS:
         cells = [
             "-" if forecast["gpu"] is None and key in _WITH_GPU else _cell(key, forecast[key])
             for forecast in forecasts

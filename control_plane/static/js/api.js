@@ -64,11 +64,14 @@ export async function list(path, most = 200, limitMs = undefined) {
   return items;
 }
 
-/** The same call for a terminal; the token stays a variable. */
+let tokenNeeded = false;
+export function whetherTokenNeeded(needed) { tokenNeeded = needed; }
+
+/** The same call for a terminal; the token, where one is needed, stays a variable. */
 export function asCurl(method, path, body) {
   const parts = ["curl -fsS"];
   if (method !== "GET") parts.push(`-X ${method}`);
-  parts.push('-H "Authorization: Bearer $DFLASH_MESH_TOKEN"');
+  if (tokenNeeded) parts.push('-H "Authorization: Bearer $DFLASH_MESH_TOKEN"');
   if (body !== undefined) {
     parts.push("-H 'Content-Type: application/json'");
     parts.push(`-d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`);

@@ -9,7 +9,7 @@ const ENDED = new Set(["completed", "failed", "cancelled", "superseded"]);
 
 export function exportPanel(runId) {
   const path = `/v1/runs/${encodeURIComponent(runId)}/exports`;
-  const destination = el("input", { id: "destination", placeholder: "empty: the run's own store",
+  const destination = el("input", { id: "destination", placeholder: "file:///folder or s3://bucket/prefix",
     spellcheck: "false", autocomplete: "off" });
   const checkpoints = el("select", { id: "which" }, el("option", { value: "latest" }, "newest checkpoint"),
     el("option", { value: "all" }, "all checkpoints"));
@@ -41,7 +41,8 @@ export function exportPanel(runId) {
   }
   const node = el("section", { class: "panel", id: "export-panel" }, el("h2", {}, "Export"),
     el("div", { class: "start" },
-      el("div", { class: "field grow" }, el("label", { for: "destination" }, "Destination (file:// or s3://)"), destination),
+      el("div", { class: "field grow" }, el("label", { for: "destination" }, "Destination"), destination,
+        el("small", {}, `Empty: the run's archive.destination, else exports/${runId} in the control plane's data folder.`)),
       el("div", { class: "field" }, el("label", { for: "which" }, "Checkpoints"), checkpoints),
       el("div", { class: "actions" },
         el("button", { type: "button", class: "primary", "data-action": "export", onclick: start }, "Export"),
@@ -61,7 +62,7 @@ function card(view, update) {
   });
   const own = `/v1/exports/${encodeURIComponent(view.id)}`;
   return el("article", { class: "export", "data-key": view.id, "data-export": view.id, "data-state": view.state },
-    el("div", { class: "row" }, el("span", { class: `pill ${view.state}` }, view.state),
+    el("div", { class: "row destination" }, el("span", { class: `pill ${view.state}` }, view.state),
       el("code", { class: "grow" }, view.destination), el("small", {}, dateTime(view.created_at))),
     el("progress", { max: 1, value: share, "aria-label": "Export progress" }),
     el("div", { class: "row" },

@@ -32,6 +32,16 @@ export function dateTime(seconds) {
   return seconds ? new Date(seconds * 1000).toLocaleString([], { hour12: false }) : "";
 }
 
+/** "epoch 3 of 4": an epoch of the API, which counts from 0, as people count. */
+export function epochOf(epoch, total) {
+  return total ? `${epoch + 1} of ${total}` : `${epoch + 1}`;
+}
+
+/** The reason of a run's state, where it says more than the state itself. */
+export function toldReason(run) {
+  return run.reason && run.reason !== run.state ? run.reason : null;
+}
+
 export function count(value) {
   return value === null || value === undefined ? "" : value.toLocaleString("en-US");
 }

@@ -1,7 +1,7 @@
 // Entry: routes by hash, theme, shortcuts, sign-in. A view is a function that fills the content
 // and returns a function that takes it down again.
 
-import { get, remove, whenSignedOut } from "./api.js";
+import { get, remove, whenSignedOut, whetherTokenNeeded } from "./api.js";
 import { dialog, el, problemBox, replace, toast } from "./dom.js";
 import { showRunsList } from "./runs_list.js";
 import { showRun } from "./run_page.js";
@@ -53,6 +53,7 @@ whenSignedOut(() => {
 async function start() {
   try {
     const session = await get("/v1/session");
+    whetherTokenNeeded(session.required);
     document.getElementById("sign-out").hidden = !session.required || !session.signed_in;
     if (session.required && !session.signed_in) return showSignIn(content, start);
   } catch (error) {

@@ -16,6 +16,9 @@ const PLOTS = [
 ];
 const HEIGHT = 170;
 const MOST_POINTS = 4000;
+// What ticks may be apart: whole steps, and times that clocks know.
+const STEPS = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
+const TIME_STEPS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 const SPARSE = new Set(["acceptance_length"]);
 
 export async function plots(runId) {
@@ -69,7 +72,8 @@ function thin(series) {
 }
 
 function makeChart(plot, values, parent) {
-  const holder = el("div", { class: "holder" });
+  const nothing = el("p", { class: "empty" }, "no data yet");
+  const holder = el("div", { class: "holder" }, nothing);
   const latest = el("span", { class: "latest" });
   const legend = plot.names.length === 1 ? null : el("ul", { class: "legend" },
     ...plot.names.map((name, i) => el("li", { class: `key-${plot.colours[i]}` }, plot.labels[i])));
@@ -84,7 +88,8 @@ function makeChart(plot, values, parent) {
       width: Math.max(120, holder.clientWidth), height: HEIGHT, legend: { show: false },
       cursor: { y: false, points: { size: 6 } }, scales: { x: { time: false }, y: plot.log ? { distr: 3, log: 10, range: logRange } : {} },
       padding: [8, 12, 0, 0],
-      axes: [{ ...axis, size: 24, values: (_, ticks) => ticks.map((x) => plot.x === "seconds" ? seconds(x) : x) },
+      axes: [{ ...axis, size: 24, ...(plot.x === "seconds" ? { incrs: TIME_STEPS_S, space: 56, values: (_, ticks) => ticks.map(timeTick) }
+        : { incrs: STEPS }) },
         { ...axis, size: 44, ...(plot.log ? { splits: roundSplits, filter: (_, ticks) => ticks } : {}) }],
       series: [{}, ...plot.names.map((name, i) => ({ label: name, stroke: colour(plot.colours[i]), width: 1.6,
         spanGaps: true, points: { show: SPARSE.has(name), size: 8, fill: colour(plot.colours[i]) } }))],
@@ -102,20 +107,29 @@ function makeChart(plot, values, parent) {
   }
   function draw() {
     const now = data();
+    const isEmpty = !now.slice(1).some((one) => one.some((value) => value !== null));
+    nothing.hidden = !isEmpty;
+    if (isEmpty) return clear();
     if (chart) chart.setData(now);
     else chart = new uPlot(options(), now, holder);
     const first = now[1].findLast((value) => value !== null);
     latest.textContent = plot.names.length === 1 && first !== undefined ? first.toFixed(3) : "";
   }
+  /** Without a value there are no axes either: their figures would be invented. */
+  function clear() {
+    chart?.destroy();
+    chart = null;
+    latest.textContent = "";
+  }
   return {
     plot, draw,
     resize() { if (chart) chart.setSize({ width: Math.max(120, holder.clientWidth), height: HEIGHT }); },
-    rebuild() { chart?.destroy(); chart = null; },
-    destroy() { chart?.destroy(); },
+    rebuild: clear,
+    destroy: clear,
   };
 }
 
-/** A little room around the values; some scale while there are none, since 0 has no logarithm. */
+/** A little room around the values; some scale for an unset range, since 0 has no logarithm. */
 function logRange(_, low, high) {
   return low > 0 ? [low * 0.9, high * 1.1] : [1, 10];
 }
@@ -130,9 +144,27 @@ function roundSplits(_, __, low, high) {
       if (value >= low && value <= high) found.push(value);
     }
   }
+  return found.length > 1 ? found : evenSplits(low, high);
+}
+
+/** Three or more round values of a scale too narrow for those of a power of ten. */
+function evenSplits(low, high) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / 3));
+  const step = [5, 2, 1].map((digit) => digit * power).find((one) => one <= (high - low) / 3);
+  const found = [];
+  for (let i = Math.ceil(low / step); i * step <= high; i += 1) found.push(Number((i * step).toPrecision(6)));
   return found;
 }
 
-function seconds(x) {
-  return x >= 3600 ? `${(x / 3600).toFixed(1)} h` : x >= 120 ? `${Math.round(x / 60)} min` : `${x} s`;
+/** Seconds since the start as a tick: 40 s, 1:20, 1 h 30, 2 d 6 h; distinct for TIME_STEPS_S. */
+function timeTick(x) {
+  const minutes = Math.floor(x / 60);
+  const hours = Math.floor(x / 3600);
+  const twoDigits = (value) => String(value).padStart(2, "0");
+  if (x < 60) return `${x} s`;
+  if (x < 3600) return `${minutes}:${twoDigits(x % 60)}`;
+  if (x % 60) return `${hours}:${twoDigits(minutes % 60)}:${twoDigits(x % 60)}`;
+  if (hours < 48) return minutes % 60 ? `${hours} h ${twoDigits(minutes % 60)}` : `${hours} h`;
+  const hour = hours % 24;
+  return `${Math.floor(hours / 24)} d${hour ? ` ${hour} h` : ""}${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
 }

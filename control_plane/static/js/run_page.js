@@ -4,7 +4,7 @@ import { asCurl, get, post } from "./api.js";
 import { copyText, dialog, el, oneAtATime, replace, setText, toast } from "./dom.js";
 import { details } from "./details.js";
 import { exportPanel } from "./export_panel.js";
-import { count, dateTime, decimal, duration } from "./format.js";
+import { count, dateTime, decimal, duration, epochOf, toldReason } from "./format.js";
 import { logTail } from "./log_tail.js";
 import { pipeline } from "./pipeline.js";
 import { plots } from "./plots.js";
@@ -32,6 +32,7 @@ export async function showRun(content, runId, setLinkState) {
     head.update(run);
     tiles.update(run);
     strip.update(run);
+    more.setRun(run);
     setText(bottleneck, run.bottleneck ?? "");
   }
   function showEvaluation(view) {
@@ -100,7 +101,7 @@ function header(own) {
     setText(id, `${run.id}   started ${dateTime(run.started_at ?? run.created_at)}` + (run.ended_at ? `   ended ${dateTime(run.ended_at)}` : ""));
     if (state.textContent !== run.state) replace(state, statePill(run.state));
     setText(stage, run.stage ?? "");
-    setText(reason, run.reason ?? "");
+    setText(reason, toldReason(run));
     const actions = run.allowed_actions.filter((action) => ["pause", "resume", "stop"].includes(action));
     if (actions.join() === shownActions) return;
     shownActions = actions.join();
@@ -133,7 +134,7 @@ function figures() {
   function update(run) {
     const p = run.progress;
     setText(steps.value, p.steps_total ? `${count(p.step)} / ${count(p.steps_total)}` : "\u2013");
-    setText(steps.note, p.steps_total ? `epoch ${p.epoch + 1}` : "");
+    setText(steps.note, p.steps_total ? `epoch ${epochOf(p.epoch, p.epochs_total)}` : "");
     bar.value = p.steps_total ? p.step / p.steps_total : 0;
     setText(left.value, run.state === "running" && run.eta_s !== null ? duration(run.eta_s) : "\u2013");
     setText(samples.value, count(p.samples_accepted));

@@ -2,21 +2,21 @@
 
 import { list } from "./api.js";
 import { el, replace, toast } from "./dom.js";
-import { count, dateTime, decimal, duration, ktok } from "./format.js";
+import { count, dateTime, decimal, duration, ktok, toldReason } from "./format.js";
 import { patch } from "./patch.js";
 import { startForm } from "./start_form.js";
 
 const EVERY_MS = 2000;
 const LIMIT_MS = 8000;
+const HEAD = ["Run", "State", "Step", "Ktok/s trained", "Loss", "Acceptance", "Time left", "Created"];
 
 export async function showRunsList(content, setLinkState) {
   const body = el("tbody", {});
   const empty = el("div", { class: "empty", hidden: true }, el("p", {}, "No runs yet."),
     el("p", {}, "Start one above, or from a terminal:"),
     el("pre", {}, `curl -fsS -H 'Content-Type: application/json' -d '{"preset": "demo"}' ${location.origin}/v1/runs`));
-  const head = ["Run", "State", "Step", "Ktok/s trained", "Loss", "Acceptance", "Time left", "Created"];
   const table = el("div", { class: "scroll" }, el("table", { class: "runs" },
-    el("thead", {}, el("tr", {}, ...head.map((title) => el("th", { scope: "col" }, title)))), body));
+    el("thead", {}, el("tr", {}, ...HEAD.map((title) => el("th", { scope: "col" }, title)))), body));
   replace(content, el("section", { class: "panel" }, el("h1", {}, "Start a run"), startForm()),
     el("section", { class: "panel" }, el("h2", {}, "Runs"), table, empty));
   document.title = "dflash-mesh";
@@ -50,16 +50,17 @@ export async function showRunsList(content, setLinkState) {
 
 function row(run) {
   const { step, steps_total: total } = run.progress;
+  const figure = (title, text) => el("td", { class: "number", "data-title": title }, text);
   return el("tr", { "data-key": run.id },
     el("th", { scope: "row" }, el("a", { href: `#/runs/${encodeURIComponent(run.id)}` }, run.name),
       el("small", {}, run.id)),
-    el("td", {}, statePill(run.state), run.reason ? el("small", { class: "reason" }, run.reason) : null),
-    el("td", { class: "number" }, total ? `${count(step)} / ${count(total)}` : "\u2013"),
-    el("td", { class: "number" }, ktok(run.throughput.trained_tokens_per_s)),
-    el("td", { class: "number" }, decimal(run.loss)),
-    el("td", { class: "number" }, decimal(run.acceptance_length, 2)),
-    el("td", { class: "number" }, run.state === "running" ? duration(run.eta_s) : ""),
-    el("td", {}, dateTime(run.created_at)));
+    el("td", {}, statePill(run.state), toldReason(run) ? el("small", { class: "reason" }, toldReason(run)) : null),
+    figure(HEAD[2], total ? `${count(step)} / ${count(total)}` : "\u2013"),
+    figure(HEAD[3], ktok(run.throughput.trained_tokens_per_s)),
+    figure(HEAD[4], decimal(run.loss)),
+    figure(HEAD[5], decimal(run.acceptance_length, 2)),
+    figure(HEAD[6], run.state === "running" ? duration(run.eta_s) : ""),
+    el("td", { "data-title": HEAD[7] }, dateTime(run.created_at)));
 }
 
 export function statePill(state) {

@@ -1,8 +1,8 @@
 // Starting a run from a preset and overrides; a forecast first, without starting anything.
 
-import { asCurl, post } from "./api.js";
+import { ApiError, asCurl, post } from "./api.js";
 import { copyText, el, oneAtATime, problemBox, replace } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { ACCELERATORS, forecastBox } from "./forecast.js";
 
 const PRESETS = ["demo", "smollm2-135m", "qwen3-8b", "qwen3.6-27b"];
 
@@ -10,7 +10,12 @@ export function startForm() {
   const preset = el("select", { id: "preset" }, ...PRESETS.map((name) => el("option", {}, name)));
   const overrides = el("textarea", { id: "overrides", rows: 2, spellcheck: "false",
     placeholder: "trainer.lr = 1e-3    one key = value a line" });
+  const accelerator = el("select", { id: "accelerator" },
+    ...ACCELERATORS.map((name) => el("option", { value: name }, name || "sizes only")));
   const result = el("div", { "aria-live": "polite" });
+  // What was said about another request is not said about this one.
+  const changed = () => replace(result);
+  for (const field of [preset, overrides, accelerator]) field.addEventListener("input", changed);
   const request = () => ({ preset: preset.value, overrides: parseOverrides(overrides.value) });
 
   const guarded = (action) => oneAtATime(async () => {
@@ -25,12 +30,14 @@ export function startForm() {
     location.hash = `#/runs/${encodeURIComponent(run.id)}`;
   });
   const forecast = guarded(async (body) => {
-    const answer = await post("/v1/runs?dry_run=true", body);
-    replace(result, forecastBox(answer.forecast));
+    const gpus = accelerator.value ? [accelerator.value] : [];
+    const answer = await post("/v1/plan", { ...body, gpus });
+    replace(result, forecastBox(answer.forecasts[0]));
   });
   const form = el("form", { class: "start" },
     el("div", { class: "field" }, el("label", { for: "preset" }, "Preset"), preset),
     el("div", { class: "field grow" }, el("label", { for: "overrides" }, "Overrides"), overrides),
+    el("div", { class: "field short" }, el("label", { for: "accelerator" }, "Forecast for"), accelerator),
     el("div", { class: "actions" },
       el("button", { type: "submit", class: "primary", id: "start" }, "Start"),
       el("button", { type: "button", onclick: forecast }, "Forecast"),
@@ -47,7 +54,7 @@ export function parseOverrides(text) {
   for (const line of text.split("\n")) {
     if (!line.trim() || line.trim().startsWith("#")) continue;
     const at = line.indexOf("=");
-    if (at < 1) throw new Error(`"${line.trim()}" is not key = value`);
+    if (at < 1) throw new ApiError(`"${line.trim()}" is not key = value, such as trainer.lr = 1e-3`, { title: "An override cannot be read" });
     const value = line.slice(at + 1).trim();
     try {
       found[line.slice(0, at).trim()] = JSON.parse(value);
@@ -56,21 +63,4 @@ export function parseOverrides(text) {
     }
   }
   return found;
-}
-
-function forecastBox(forecast) {
-  const rows = [
-    ["Samples", count(forecast.num_samples)],
-    ["Tokens an epoch", count(Math.round(forecast.tokens_per_epoch))],
-    ["Optimizer steps", count(forecast.steps_total)],
-    ["Completions on disk", bytes(forecast.completions_bytes)],
-    ["Shards on disk", bytes(forecast.shards_bytes)],
-    ["Checkpoints on disk", bytes(forecast.checkpoints_bytes)],
-    ["Hidden states, had they been stored", bytes(forecast.hidden_states_offline_bytes)],
-    ["Drafter parameters", count(Math.round(forecast.drafter_params))],
-    ["Training", forecast.train_s === null ? null : duration(forecast.train_s)],
-  ].filter(([, value]) => value !== null);
-  return el("div", { class: "forecast" },
-    el("dl", { class: "facts" }, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
-    ...forecast.warnings.map((text) => el("p", { class: "warning" }, text)));
 }

@@ -16,6 +16,7 @@ from control_plane.cli.main import exit_code
 from control_plane.cli.output import table
 from control_plane.cli.overrides import from_folder, parse_override
 from control_plane.cli.plans import plan
+from control_plane.cli.runs import _answer
 from control_plane.cli.watch import describe
 from shared import errors
 
@@ -194,6 +195,14 @@ def test_demo_takes_another_port_when_the_wanted_one_is_in_use() -> None:
         assert choose_port(taken) not in (0, taken)
 
 
+def test_a_reason_is_told_where_it_says_more_than_the_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for reason, told in (("paused", "r: paused"), ("no disk", "r: paused (no disk)")):
+        _answer({"id": "r", "state": "paused", "reason": reason}, json_=False)
+        assert capsys.readouterr().out.strip() == told
+
+
 def test_a_run_is_described_with_rates_queues_and_time_left() -> None:
     run: dict[str, Any] = {
         "state": "running",
@@ -203,6 +212,8 @@ def test_a_run_is_described_with_rates_queues_and_time_left() -> None:
             "completions_total": 20,
             "step": 3,
             "steps_total": 30,
+            "epoch": 2,
+            "epochs_total": 4,
         },
         "throughput": {
             "generated_tokens_per_s": 15100.0,
@@ -215,7 +226,7 @@ def test_a_run_is_described_with_rates_queues_and_time_left() -> None:
         "eta_s": 90.0,
     }
     text = describe(run)
-    for part in ("10/20", "3/30", "15.1 Ktok/s", "50 tok/s", "hidden_states 2/16", "1.234"):
+    for part in ("10/20", "3/30", "epoch 3 of 4", "15.1 Ktok/s", "50 tok/s", "hidden_states 2/16", "1.234"):
         assert part in text
     assert "1 min 30 s left" in text
     assert text.startswith("running: generate")

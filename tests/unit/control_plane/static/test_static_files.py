@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from control_plane.cli.plans import PLAN_ROWS
 from control_plane.static_pages import STATIC_FOLDER
+from shared.config import preset_names
+from shared.forecast import gpu_table
 
 VENDOR = STATIC_FOLDER / "vendor"
 OWN = sorted(
@@ -70,6 +73,21 @@ def test_index_has_nothing_inline_and_all_it_loads_is_packaged() -> None:
     assert parser.refused == []
     assert parser.loaded
     assert [name for name in parser.loaded if not (STATIC_FOLDER / name).is_file()] == []
+
+
+def test_the_forecast_offers_every_accelerator_and_every_row_of_the_plan() -> None:
+    text = (STATIC_FOLDER / "js" / "forecast.js").read_text()
+    listed = re.search(r"ACCELERATORS = \[(.*?)\]", text)
+    assert listed is not None
+    assert re.findall(r'"(.+?)"', listed[1]) == list(gpu_table())
+    assert re.findall(r'^  \[".+?", "(\w+)"', text, re.M) == [key for _, key in PLAN_ROWS]
+
+
+def test_the_form_offers_every_preset() -> None:
+    text = (STATIC_FOLDER / "js" / "start_form.js").read_text()
+    listed = re.search(r"PRESETS = \[(.*?)\]", text)
+    assert listed is not None
+    assert sorted(re.findall(r'"(.+?)"', listed[1])) == sorted(preset_names())
 
 
 def test_every_imported_module_is_packaged() -> None:
