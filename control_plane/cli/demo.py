@@ -253,8 +253,8 @@ def show(summary: dict[str, Any], url: str, folder: Path) -> None:
         f"{progress['samples_quarantined']} quarantined"
     )
     click.echo(
-        f"  training             {progress['step']} steps, {epoch_text(progress)}, loss {summary['loss']:.3f}, "
-        f"accuracy {summary['accuracy']:.3f}"
+        f"  training             {progress['step']} steps, {epoch_text(progress)}, "
+        f"loss {summary['loss']:.3f}, accuracy {summary['accuracy']:.3f}"
     )
     click.echo(
         "  peak rates           "

@@ -15,7 +15,7 @@ from control_plane.cli.overrides import from_folder, parse_overrides
 from control_plane.cli.plans import show_forecasts
 from control_plane.cli.watch import describe, told_reason, watch_run
 from shared.config import parse_config, preset_names
-from shared.states import RunState
+from shared.states import RunState, WorkerState
 
 
 @click.group(cls=SuggestingGroup)
@@ -115,7 +115,7 @@ def show(api: Api, run_id: str, all_: bool, json_: bool) -> None:
             w["host"],
             w["pid"],
             w["device"],
-            None if w["heartbeat_age_s"] is None else f"{w['heartbeat_age_s']:.1f} s",
+            _heartbeat(w),
             w["restarts"],
             w["last_error"],
         )
@@ -238,6 +238,13 @@ def _finish(view: dict[str, Any], json_: bool) -> int:
 def _steps(view: dict[str, Any]) -> str:
     progress = view["progress"]
     return f"{progress['step']}/{progress['steps_total']}" if progress["steps_total"] else "-"
+
+
+def _heartbeat(worker: dict[str, Any]) -> str | None:
+    """How old the last heartbeat of a worker that lives is."""
+    age_s = worker["heartbeat_age_s"]
+    is_gone = worker["state"] in (WorkerState.EXITED, WorkerState.FAILED)
+    return None if is_gone or age_s is None else f"{age_s:.1f} s"
 
 
 def _time(seconds: float) -> str:

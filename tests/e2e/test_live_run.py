@@ -105,6 +105,10 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
 
     page.locator("[data-action=pause]").click()
     expect(state).to_have_text("paused", timeout=MINUTE_MS)
+    expect(page.locator(".reason")).to_be_hidden()
+    expect(page.locator("[data-worker] .pill.running, [data-worker] .pill.starting")).to_have_count(
+        0
+    )
     page.locator("[data-action=resume]").click()
     expect(state).to_have_text("running", timeout=MINUTE_MS)
     next_step(page, seen)
@@ -115,7 +119,17 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
     assert command.startswith("curl ")
     assert f"{server.url}/v1/runs/{run_id}/stop" in command
 
+    # With the news of the end come its last figures, and no stage.
+
     expect(state).to_have_text("completed", timeout=2 * MINUTE_MS)
+    last = server.get(f"/v1/runs/{run_id}")
+    assert last["progress"]["step"] == last["progress"]["steps_total"] > 0
+    expect(page.locator("[data-figure=step]")).to_have_text(
+        f"{last['progress']['step']:,} / {last['progress']['steps_total']:,}"
+    )
+    expect(page.locator("[data-figure=loss]")).to_have_text(f"{last['loss']:.3f}")
+    expect(page.locator(".stage-name")).to_have_text("")
+    expect(page.locator("[data-worker=evaluator-0]")).to_contain_text("exited")
     expect(page.locator("[data-figure=acceptance]")).to_have_text(re.compile(r"^[1-9]\d*\.\d\d$"))
     expect(page.locator("tr[data-evaluation=completed]").first).to_contain_text("equal")
     page.reload()

@@ -38,6 +38,7 @@ def test_signing_in_and_out(locked: Server, open_page: Callable[..., Page]) -> N
     token.fill(TOKEN)
     token.press("Enter")
     expect(page.get_by_text("No runs yet.")).to_be_visible()
+    expect(page.locator(".empty pre")).to_contain_text("Authorization: Bearer $DFLASH_MESH_TOKEN")
     kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
     assert TOKEN not in kept + page.url + page.content()
     cookies = page.context.cookies()

@@ -62,7 +62,7 @@ export function details(runId) {
       el("div", { class: "row" }, el("h2", { class: "grow" }, "Evaluations"),
         el("div", { class: "actions" }, el("button", { type: "button", onclick: evaluate }, "Evaluate newest"),
           el("button", { type: "button", class: "quiet", onclick: () => copyText(asCurl("POST", `${own}/evaluations`, {})) }, "Copy as curl"))),
-      table(["Step", "Acceptance", "Beside the baselines", "Untrained", "Prompt lookup", "Greedy", "Target score", "State"], evaluationRows),
+      table(["Step", "Acceptance", "On the baselines' prompts", "Untrained", "Prompt lookup", "Greedy", "Target score", "State"], evaluationRows),
       el("h2", {}, "Checkpoints"), table(["Step", "Epoch", "Loss", "Acceptance", "Size", "Saved"], checkpointRows)));
   return { node, load, setRun, showReport, showCheckpoint, showEvaluation };
 }

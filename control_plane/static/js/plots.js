@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { el } from "./dom.js";
 import { colour } from "./theme.js";
+import { TIME_STEPS_S, timeTick } from "./time_axis.js";
 
 const PLOTS = [
   { title: "Loss", names: ["loss"], colours: ["accent"], x: "step", log: true },
@@ -16,9 +17,8 @@ const PLOTS = [
 ];
 const HEIGHT = 170;
 const MOST_POINTS = 4000;
-// What ticks may be apart: whole steps, and times that clocks know.
+// What ticks of an axis of steps may be apart.
 const STEPS = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
-const TIME_STEPS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 const SPARSE = new Set(["acceptance_length"]);
 
 export async function plots(runId) {
@@ -154,17 +154,4 @@ function evenSplits(low, high) {
   const found = [];
   for (let i = Math.ceil(low / step); i * step <= high; i += 1) found.push(Number((i * step).toPrecision(6)));
   return found;
-}
-
-/** Seconds since the start as a tick: 40 s, 1:20, 1 h 30, 2 d 6 h; distinct for TIME_STEPS_S. */
-function timeTick(x) {
-  const minutes = Math.floor(x / 60);
-  const hours = Math.floor(x / 3600);
-  const twoDigits = (value) => String(value).padStart(2, "0");
-  if (x < 60) return `${x} s`;
-  if (x < 3600) return `${minutes}:${twoDigits(x % 60)}`;
-  if (x % 60) return `${hours}:${twoDigits(minutes % 60)}:${twoDigits(x % 60)}`;
-  if (hours < 48) return minutes % 60 ? `${hours} h ${twoDigits(minutes % 60)}` : `${hours} h`;
-  const hour = hours % 24;
-  return `${Math.floor(hours / 24)} d${hour ? ` ${hour} h` : ""}${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
 }

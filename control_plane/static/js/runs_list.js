@@ -1,6 +1,6 @@
 // All runs, newest first, and the form that starts one. Asked again every two seconds.
 
-import { list } from "./api.js";
+import { asCurl, list } from "./api.js";
 import { el, replace, toast } from "./dom.js";
 import { count, dateTime, decimal, duration, ktok, toldReason } from "./format.js";
 import { patch } from "./patch.js";
@@ -14,7 +14,7 @@ export async function showRunsList(content, setLinkState) {
   const body = el("tbody", {});
   const empty = el("div", { class: "empty", hidden: true }, el("p", {}, "No runs yet."),
     el("p", {}, "Start one above, or from a terminal:"),
-    el("pre", {}, `curl -fsS -H 'Content-Type: application/json' -d '{"preset": "demo"}' ${location.origin}/v1/runs`));
+    el("pre", {}, asCurl("POST", "/v1/runs", { preset: "demo" })));
   const table = el("div", { class: "scroll" }, el("table", { class: "runs" },
     el("thead", {}, el("tr", {}, ...HEAD.map((title) => el("th", { scope: "col" }, title)))), body));
   replace(content, el("section", { class: "panel" }, el("h1", {}, "Start a run"), startForm()),

@@ -226,7 +226,15 @@ def test_a_run_is_described_with_rates_queues_and_time_left() -> None:
         "eta_s": 90.0,
     }
     text = describe(run)
-    for part in ("10/20", "3/30", "epoch 3 of 4", "15.1 Ktok/s", "50 tok/s", "hidden_states 2/16", "1.234"):
+    for part in (
+        "10/20",
+        "3/30",
+        "epoch 3 of 4",
+        "15.1 Ktok/s",
+        "50 tok/s",
+        "hidden_states 2/16",
+        "1.234",
+    ):
         assert part in text
     assert "1 min 30 s left" in text
     assert text.startswith("running: generate")
