@@ -106,9 +106,8 @@ def test_a_run_from_start_to_export(server: Server, open_page: Callable[..., Pag
     page.locator("[data-action=pause]").click()
     expect(state).to_have_text("paused", timeout=MINUTE_MS)
     expect(page.locator(".reason")).to_be_hidden()
-    expect(page.locator("[data-worker] .pill.running, [data-worker] .pill.starting")).to_have_count(
-        0
-    )
+    at_work = page.locator("[data-worker] .pill.running, [data-worker] .pill.starting")
+    expect(at_work).to_have_count(0, timeout=MINUTE_MS)
     page.locator("[data-action=resume]").click()
     expect(state).to_have_text("running", timeout=MINUTE_MS)
     next_step(page, seen)

@@ -134,6 +134,12 @@ async def test_workers_register_beat_and_leave(plane: Plane) -> None:
     assert_problem(old, 409, "superseded-worker")
     unknown = await plane.client.put("/v1/workers/none/heartbeat", json=beat)
     assert_problem(unknown, 404, "not-found")
+    both = (await plane.client.get(f"/v1/workers?run_id={run['id']}")).json()["items"]
+    slots = (await plane.client.get(f"/v1/runs/{run['id']}/workers")).json()["items"]
+    assert len([w for w in both if w["role"] == "batcher"]) > 1
+    (batcher,) = [w["id"] for w in slots if w["role"] == "batcher"]
+    assert batcher != lease["worker_id"]
+    assert_problem(await plane.client.get("/v1/runs/none/workers"), 404, "not-found")
     live = (await plane.client.get(f"/v1/workers?live=true&run_id={run['id']}")).json()["items"]
     (newest,) = [worker["id"] for worker in live if worker["role"] == "batcher"]
     gone = await plane.client.delete(f"/v1/workers/{newest}?reason=drained")

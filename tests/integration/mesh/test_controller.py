@@ -24,7 +24,7 @@ from shared.api.workers import Heartbeat, WorkerLease, WorkerRegistration
 from shared.config import resolve_config
 from shared.errors import ConflictError, EnvironmentFault, ForbiddenPathError, NotFoundError
 from shared.manifest import Manifest, ManifestFile
-from shared.states import RunAction, RunState
+from shared.states import RunAction, RunState, WorkerState
 
 
 class RecordingLauncher:
@@ -226,6 +226,28 @@ async def test_a_stall_is_told_once(mesh: Mesh) -> None:
     [warning] = await told()
     assert "no progress for 0.5 s" in warning.data["message"]
     assert (await mesh.run(run_id)).state == RunState.RUNNING
+
+
+async def test_the_last_figures_come_with_the_news_of_the_end(mesh: Mesh) -> None:
+    run_id = await mesh.submit()
+    leases = await mesh.register_all(run_id)
+    await mesh.until_state(run_id, RunState.RUNNING)
+
+    async def has_stage() -> bool:
+        return (await mesh.run(run_id)).stage is not None
+
+    await mesh.until(has_stage)  # the figures are fresh, so the next are not due for a second
+    generator = next(lease for lease in leases if lease.worker_id.startswith("generator"))
+    row = await mesh.database.read(workers.get, generator.worker_id)
+    last = {"completions_done": 7, "completions_total": 9}
+    beat = Heartbeat(incarnation=row.incarnation, seq=5, state=WorkerState.RUNNING, progress=last)
+    await mesh.controller.heartbeat(generator.worker_id, beat)
+    await mesh.controller.act(run_id, RunAction.STOP, "now")
+    await mesh.until_state(run_id, RunState.STOPPED)
+    told = await mesh.database.read(events.list_last, run_id, ["run"], limit=50)
+    [stopped] = [event.data for event in told if event.data["state"] == "stopped"]
+    assert stopped["progress"]["completions_done"] == 7
+    assert (stopped["stage"], stopped["bottleneck"]) == (None, None)
 
 
 async def test_destinations_outside_of_the_allowed_roots_are_refused(mesh: Mesh) -> None:
