@@ -15,6 +15,7 @@ import pytest
 from control_plane.store import exports, ledger
 from shared.api.events import CheckpointSaved, ExportProgress
 from shared.manifest import Manifest, ManifestFile
+from tests.helpers.run_folders import make_checkpoint
 from tests.integration.control_plane.conftest import Plane
 from tests.integration.control_plane.test_http import assert_problem
 
@@ -60,9 +61,10 @@ async def complete_export(
 
 
 async def save_checkpoint(plane: Plane, run: dict[str, Any], step: int) -> None:
-    """What a trainer's fact leaves in the ledger."""
+    """What a trainer leaves: the folder, and its fact in the ledger."""
+    path = make_checkpoint(plane.mesh.settings.folder.run(run["id"]), step)
     saved = CheckpointSaved(
-        number=0, step=step, next_micro_batch_id=1, epoch=0, num_bytes=7, path=f"step_{step}"
+        number=0, step=step, next_micro_batch_id=1, epoch=0, num_bytes=7, path=str(path)
     )
     await plane.mesh.database.write(ledger.add_checkpoint, run["id"], saved, now=1.0)
 
