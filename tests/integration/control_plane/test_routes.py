@@ -16,6 +16,7 @@ from control_plane.version import program_version
 from shared.api.events import CheckpointSaved
 from shared.errors import ConflictError
 from shared.states import RunEvent
+from tests.helpers.run_folders import make_checkpoint
 from tests.integration.control_plane.conftest import Plane, PlaneFactory
 from tests.integration.control_plane.test_http import assert_problem
 
@@ -203,13 +204,15 @@ async def test_report_checkpoints_and_evaluations(plane: Plane) -> None:
     assert (await plane.client.get(f"{url}/report")).json()["report"] is None
     assert_problem(await plane.client.post(f"{url}/evaluations"), 409, "conflict")
     for step in (10, 20):
+        # On the disk too, since a starting run compares its ledger with its folder.
+        path = make_checkpoint(plane.mesh.settings.folder.run(run["id"]), step)
         saved = CheckpointSaved(
             number=0,
             step=step,
             next_micro_batch_id=4 * step,
             epoch=0,
             num_bytes=7,
-            path=f"checkpoints/step_{step:08d}",
+            path=str(path),
         )
         await plane.mesh.database.write(ledger.add_checkpoint, run["id"], saved, now=1.0)
     first = (await plane.client.get(f"{url}/checkpoints?limit=1")).json()
