@@ -25,6 +25,7 @@ SHUTDOWN_REASON = "control plane shut down"
 
 def launch(session: Session, run_id: str, *, now: float) -> Run:
     """Queued to starting; leftovers of an earlier attempt are cleared."""
+    evaluations.retire_failed(session, run_id)
     return runs.transition(
         session,
         run_id,
@@ -71,6 +72,7 @@ def resume(session: Session, run_id: str, *, mode: str, now: float) -> Run:
     run = runs.get(session, run_id)
     if run.state == RunState.BLOCKED.value:
         runs.add_override(session, run_id, GATES, now=now)
+    evaluations.retire_failed(session, run_id)
     return runs.transition(
         session,
         run_id,
@@ -108,6 +110,7 @@ def take_up(session: Session, *, resume: bool, now: float) -> list[Run]:
     """At a start: resume what the last shutdown paused; every run that needs a task."""
     for run in runs.list_in_states(session, [RunState.PAUSED]):
         if run.resume_on_start and resume:
+            evaluations.retire_failed(session, run.id)
             runs.transition(
                 session,
                 run.id,

@@ -59,12 +59,19 @@ class Controller:
         launcher: Launcher,
         broadcaster: Broadcaster,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._database = database
         self._clock = clock
         self._environment = ControllerEnvironment(
-            settings.folder, database, launcher, broadcaster, HeartbeatBook(database), clock=clock
+            settings.folder,
+            database,
+            launcher,
+            broadcaster,
+            HeartbeatBook(database, monotonic=monotonic),
+            clock=clock,
+            monotonic=monotonic,
         )
         self._heartbeats = self._environment.heartbeats
         self._keys = LinkKeyStore(settings.data / "link_keys")
@@ -215,6 +222,7 @@ class Controller:
         given = await self._database.write(registry.register, registration, now=self._clock())
         config = RunConfig.model_validate(given.run.config)
         keys = self._keys.get(given.run.id) if config.links.encrypt else None
+        self._heartbeats.hear(given.run.id, given.worker.id)
         self._heartbeats.forget(given.run.id)
         self._ensure_task(given.run).wake()
         return WorkerLease(
@@ -234,6 +242,8 @@ class Controller:
         if repeated is not None:
             return repeated
         row = await self._database.read(workers.get, worker_id)
+        if row.ended_at is None and row.incarnation == beat.incarnation:
+            self._heartbeats.hear(row.run_id, worker_id)
         changes = self._heartbeats.changes_of(row.run_id)
         worker, answer, effects = await self._database.write(
             registry.heartbeat, worker_id, beat, now=now
@@ -249,6 +259,7 @@ class Controller:
     async def leave(self, worker_id: str, reason: str) -> None:
         """A worker has drained and goes. NotFoundError."""
         worker = await self._database.write(registry.leave, worker_id, reason, now=self._clock())
+        self._heartbeats.hear(worker.run_id, worker_id)
         self._heartbeats.forget(worker.run_id)
         await self._tend(worker.run_id)
 
@@ -290,6 +301,7 @@ class Controller:
         entry = self._tasks.get(run_id)
         if entry is not None and entry[1] is task:
             del self._tasks[run_id]
+            self._heartbeats.close_run(run_id)
         self._queue_changed.set()
         if task.cancelled() or task.exception() is None:
             return

@@ -6,9 +6,9 @@ A slot without a live worker is filled again after a backoff that doubles with e
 inside the breaker's window; more unasked ends than `breaker_restarts` trip the breaker. A live
 worker that has not registered within `startup_s`, or has been silent for `lease_s`, is killed. One
 that has said that it leaves beats no more: its process has `drain_deadline_s` to end.
-Silence counts from the start of this control plane at the earliest, so that workers which lived
-on without one get the time to speak. Draining goes role by role, upstream first; at half of the
-deadline everybody drains, at the deadline the rest is killed.
+Silence counts from the first look of this control plane at the earliest, so that workers which
+lived on without one get the time to speak. Draining goes role by role, upstream first; at half of
+the deadline everybody drains, at the deadline the rest is killed.
 
 Nothing here does anything; `supervisor.py` carries the actions out.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 
 from control_plane.controller.slots import DRAIN_ORDER, Slot
 from control_plane.store.tables import Run, Worker
@@ -86,15 +87,16 @@ class Situation:
     """What decisions depend on beside the rows.
 
     `dead` maps the ids of launched workers whose process is gone to its exit code, if known.
-    `lease_from` is when this control plane began to listen; ends before `attempt_from` belong to
-    an earlier attempt at the run. `archiver_may_finish`: the archiver of a run that completes
-    uploads what is left, however long it takes. All times in seconds since the epoch.
+    `heard` says when each live worker was first seen or last heard, `ended` when one ended during
+    this attempt at the run; both as `Sightings` keeps them. `archiver_may_finish`: the archiver of
+    a run that completes uploads what is left, however long it takes. All times are monotonic
+    seconds of this process; those in the rows are for people.
     """
 
     now: float
     dead: Mapping[str, int | None]
-    lease_from: float
-    attempt_from: float
+    heard: Mapping[str, float]
+    ended: Mapping[str, float]
     drain_from: float | None = None
     archiver_may_finish: bool = False
 
@@ -165,19 +167,19 @@ def _ending(worker: Worker, policy: SupervisionSection, situation: Situation) ->
     if worker.id in situation.dead:
         code = situation.dead[worker.id]
         return End(worker.id, _exit_text(code), code, failed=code not in (0, None))
+    silent_s = situation.now - situation.heard[worker.id]
     if worker.registered_at is None:
-        if situation.now - max(worker.launched_at, situation.lease_from) > policy.startup_s:
+        if silent_s > policy.startup_s:
             return Kill(
                 worker.id, f"did not register within supervision.startup_s ({policy.startup_s:g} s)"
             )
         return None
-    heard_at = max(worker.heartbeat_at or worker.registered_at, situation.lease_from)
     if worker.state == WorkerState.EXITED.value:
-        if situation.now - heard_at > policy.drain_deadline_s:
+        if silent_s > policy.drain_deadline_s:
             limit = f"supervision.drain_deadline_s ({policy.drain_deadline_s:g} s)"
             return Kill(worker.id, f"has left, but its process did not end within {limit}")
         return None
-    if situation.now - heard_at > policy.lease_s:
+    if silent_s > policy.lease_s:
         return Kill(worker.id, f"silent for supervision.lease_s ({policy.lease_s:g} s)")
     return None
 
@@ -194,11 +196,9 @@ def _fill(
     if not incarnations:
         return Launch(slot, restarts=0)
     last = incarnations[-1]
-    assert last.ended_at is not None
-    since = max(situation.attempt_from, situation.now - policy.breaker_window_s)
-    failures = [
-        w for w in incarnations if w.ended_at is not None and w.ended_at >= since and was_unasked(w)
-    ]
+    since = situation.now - policy.breaker_window_s
+    ended = situation.ended
+    failures = [w for w in incarnations if ended.get(w.id, -inf) >= since and was_unasked(w)]
     name = f"{slot.role.value} {slot.rank}"
     if failures and failures[-1].exit_code == FATAL_EXIT:
         cause = last.last_error or f"exited with code {FATAL_EXIT}; see its log"
@@ -210,7 +210,7 @@ def _fill(
             f"{name} ended {len(failures)} times within {policy.breaker_window_s:g} s and is not "
             f"started again; last: {cause}",
         )
-    if failures and situation.now < last.ended_at + backoff_s(len(failures), policy):
+    if failures and situation.now < ended[failures[-1].id] + backoff_s(len(failures), policy):
         return None
     return Launch(slot, restarts=last.restarts + (1 if was_unasked(last) else 0))
 

@@ -16,7 +16,8 @@ from shared.layout import DataFolder
 
 @dataclass(frozen=True)
 class ControllerEnvironment:
-    """`clock` gives seconds since the epoch."""
+    """`clock` gives seconds since the epoch, for what is stored and shown; every interval is taken
+    on `monotonic`, since the clock of a machine may be set at any moment."""
 
     folder: DataFolder
     database: Database
@@ -25,3 +26,4 @@ class ControllerEnvironment:
     heartbeats: HeartbeatBook
     alerts: Alerts = field(default_factory=Alerts)
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from sqlmodel import Session
@@ -45,24 +46,24 @@ class FigureKeeper:
         self._config = config
         self._environment = environment
         self._eta = EtaEstimator()
-        self._updated_at = 0.0
-        self._series_at = 0.0
-        self._pruned_at = environment.clock()
+        self._updated_s = self._series_s = -inf
+        self._pruned_s = environment.monotonic()
+        self._created_s: float | None = None  # the run was created then, on the monotonic clock
         self._signature: object = None
-        self._moved_at = environment.clock()
+        self._moved_s = environment.monotonic()
         self._is_stalled = False
 
     async def update(
         self, run: Run, workers: Sequence[Worker], evaluations: Sequence[Evaluation]
     ) -> None:
         """Bring the run's figures up to date, if a second has passed since the last time."""
-        now = self._environment.clock()
+        now, now_s = self._environment.clock(), self._environment.monotonic()
         is_active = RunState(run.state) in ACTIVE_STATES
-        if now - self._updated_at < INTERVAL_S and is_active:
+        if now_s - self._updated_s < INTERVAL_S and is_active:
             return
-        self._updated_at = now
+        self._updated_s = now_s
         live = [w for w in workers if w.ended_at is None and w.registered_at is not None]
-        figures = self._figures(run, workers, evaluations, now)
+        figures = self._figures(run, workers, evaluations, now, now_s)
         if {name: getattr(run, name) for name in figures} != figures:
             run = await self._environment.database.write(runs.update, run.id, now=now, **figures)
             self._publish(run.id, "run", lambda: run_view(run).model_dump(mode="json"))
@@ -72,11 +73,16 @@ class FigureKeeper:
             lambda: [view.model_dump(mode="json") for view in slot_views(workers, now)],
         )
         if is_active:
-            await self._keep_series(run, figures, now)
-            await self._watch_for_stall(run, live, now)
+            await self._keep_series(run, figures, now, now_s)
+            await self._watch_for_stall(run, live, now, now_s)
 
     def _figures(
-        self, run: Run, workers: Sequence[Worker], evaluations: Sequence[Evaluation], now: float
+        self,
+        run: Run,
+        workers: Sequence[Worker],
+        evaluations: Sequence[Evaluation],
+        now: float,
+        now_s: float,
     ) -> dict[str, Any]:
         live = [w for w in workers if w.ended_at is None and w.registered_at is not None]
         own = [w for w in live if w.job_id is None]
@@ -96,14 +102,18 @@ class FigureKeeper:
             figures["throughput"] = throughput(own)
             if not evaluating:  # the others have nothing left to do
                 figures["bottleneck"] = bottleneck(own, now)
-                figures["eta_s"] = self._eta.update(progress, now)
+                figures["eta_s"] = self._eta.update(progress, now_s)
         return figures
 
-    async def _keep_series(self, run: Run, figures: dict[str, Any], now: float) -> None:
+    async def _keep_series(
+        self, run: Run, figures: dict[str, Any], now: float, now_s: float
+    ) -> None:
         database = self._environment.database
-        if now - self._series_at >= SERIES_INTERVAL_S:
-            self._series_at = now
-            step = int(now - run.created_at)
+        if now_s - self._series_s >= SERIES_INTERVAL_S:
+            if self._created_s is None:
+                self._created_s = now_s - max(0.0, now - run.created_at)
+            self._series_s = now_s
+            step = int(now_s - self._created_s)
             samples = [
                 Sample(name, step, now, value) for name, value in figures["throughput"].items()
             ]
@@ -114,17 +124,19 @@ class FigureKeeper:
             await database.write(series.add, run.id, samples)
             for sample in samples:
                 self._publish(run.id, "point", lambda s=sample: point_data(s))
-        if now - self._pruned_at >= PRUNE_INTERVAL_S:
-            self._pruned_at = now
+        if now_s - self._pruned_s >= PRUNE_INTERVAL_S:
+            self._pruned_s = now_s
             await database.write(events.prune, run.id)
 
-    async def _watch_for_stall(self, run: Run, live: Sequence[Worker], now: float) -> None:
+    async def _watch_for_stall(
+        self, run: Run, live: Sequence[Worker], now: float, now_s: float
+    ) -> None:
         signature = [(w.id, w.progress, w.metrics.get("tokens_total")) for w in live]
         if signature != self._signature or RunState(run.state) is not RunState.RUNNING:
-            self._signature, self._moved_at, self._is_stalled = signature, now, False
+            self._signature, self._moved_s, self._is_stalled = signature, now_s, False
             return
         supervision = self._config.supervision
-        if self._is_stalled or now - self._moved_at < supervision.stall_s:
+        if self._is_stalled or now_s - self._moved_s < supervision.stall_s:
             return
         self._is_stalled = True
         message = f"no progress for {supervision.stall_s:g} s although the workers answer"

@@ -4,14 +4,18 @@
     any other heartbeat                                    -> one transaction (registry.py)
 
 The run's task flushes before it looks, so a lease is judged by what has arrived; a kill of the
-control plane loses at most a second of figures, which the next heartbeats bring again. An answer
+control plane loses at most a second of figures, which the next heartbeats bring again. When a
+worker was heard is kept here, on the monotonic clock: leases go by it, so neither a database that
+cannot be written nor a clock that is set makes a worker silent. An answer
 may be given again as long as nobody has changed anything about the run: whoever does calls
 `forget`, after the change is committed.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +64,27 @@ class _Known:
 class HeartbeatBook:
     """Last answers by worker, and heartbeats that are still to be written."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._database = database
+        self._monotonic = monotonic
+        self._arrivals: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._known: dict[str, _Known] = {}
         self._pending: dict[str, dict[str, Any]] = {}
         self._changes: defaultdict[str, int] = defaultdict(int)
+
+    def hear(self, run_id: str, worker_id: str) -> None:
+        """A worker that is known has spoken, whether or not what it says can be stored."""
+        self._arrivals[run_id][worker_id] = self._monotonic()
+
+    def arrivals(self, run_id: str) -> Mapping[str, float]:
+        """When each worker of the run was heard last, on the monotonic clock."""
+        return self._arrivals[run_id]
+
+    def close_run(self, run_id: str) -> None:
+        """Nobody looks after the run any more: forget what was heard of it."""
+        self._arrivals.pop(run_id, None)
 
     def changes_of(self, run_id: str) -> int:
         """Grows with every `forget`: ask before a transaction, give it to `remember`."""
@@ -82,6 +102,7 @@ class HeartbeatBook:
             or (beat.last_error or known.last_error) != known.last_error
         ):
             return None
+        self.hear(known.run_id, worker_id)
         self._pending[worker_id] = {
             "own_id": worker_id,
             "heartbeat_at": now,

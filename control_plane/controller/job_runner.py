@@ -18,13 +18,14 @@ from control_plane.controller.jobs import (
     is_stopping,
     jobs_of,
 )
+from control_plane.controller.sightings import Sightings
 from control_plane.controller.snapshot import Snapshot
 from control_plane.controller.supervisor import Supervisor
 from shared.config import RunConfig
 
 
 class JobRunner:
-    """Exports and evaluations of one run. `lease_from` is when the run's task began.
+    """Exports and evaluations of one run.
 
     When the run is stopped, its open evaluations end and their workers leave: by a drain, or
     killed at once as the stop says. A worker in a drain has `drain_deadline_s` from its beginning.
@@ -35,12 +36,12 @@ class JobRunner:
         config: RunConfig,
         environment: ControllerEnvironment,
         supervisor: Supervisor,
-        lease_from: float,
+        sightings: Sightings,
     ) -> None:
         self._config = config
         self._environment = environment
         self._supervisor = supervisor
-        self._lease_from = lease_from
+        self._sightings = sightings
         self._drain_from: dict[str, float] = {}
 
     def has_open(self, seen: Snapshot) -> bool:
@@ -73,20 +74,22 @@ class JobRunner:
         shutting_down: bool,
     ) -> bool:
         database, now = self._environment.database, self._environment.clock()
+        now_s = self._environment.monotonic()
         rows = [w for w in seen.workers if job.slot.holds(w)]
         if phase is Phase.CLEAR:
             await database.write(end_cancelled, job, now=now)
             return True
         if phase is Phase.DRAIN:
-            self._drain_from.setdefault(job.id, now)
+            self._drain_from.setdefault(job.id, now_s)
         else:
             self._drain_from.pop(job.id, None)
+        heard = self._sightings.heard
         situation = Situation(
-            now=now,
+            now=now_s,
             dead=dead,
             # In a shutdown heartbeats may find nobody: the drain's deadline is what counts.
-            lease_from=now if shutting_down else self._lease_from,
-            attempt_from=job.created_at,
+            heard=dict.fromkeys(heard, now_s) if shutting_down else heard,
+            ended=self._sightings.ended,
             drain_from=self._drain_from.get(job.id),
         )
         if ends_at_once(seen.run, job):

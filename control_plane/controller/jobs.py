@@ -31,7 +31,6 @@ class JobView:
 
     id: str
     slot: Slot
-    created_at: float
     ended: bool
     queued: bool
     cancelled: bool
@@ -45,7 +44,6 @@ def jobs_of(
         JobView(
             e.id,
             export_slot(e.id),
-            e.created_at,
             ended=e.state in exports.ENDED,
             queued=e.state == "queued",
             cancelled=e.cancel_requested,
@@ -56,7 +54,6 @@ def jobs_of(
         JobView(
             e.id,
             evaluation_slot(config, e.id),
-            e.created_at,
             ended=e.state in evaluations.ENDED,
             queued=e.state == "queued",
             cancelled=False,

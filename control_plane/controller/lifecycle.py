@@ -4,7 +4,8 @@
     stopping --nobody left--> stopped          paused, shut down --nobody left--> paused, at rest
 
 The work of a run is finished when its last role says so: the trainer, or the batcher when the run
-does not train. An attempt at a run looks only at final evaluations of its own, or completed ones.
+does not train. A final evaluation that failed stops being the run's final one when the run is
+resumed (evaluations.retire_failed), so the next attempt makes another.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ def next_step(
     evaluations: Sequence[Evaluation],
     *,
     newest_checkpoint_step: int | None,
-    attempt_from: float,
     evaluator_lives: bool = False,
 ) -> Step | None:
     """The step due now, if any; `workers` are those of the run itself, without jobs.
@@ -76,7 +76,7 @@ def next_step(
         return None
     if Stage.EVALUATE not in config.stages:
         return BeginDrain()
-    return _after_training(evaluations, attempt_from)
+    return _after_training(evaluations)
 
 
 def work_is_finished(
@@ -94,12 +94,8 @@ def work_is_finished(
     return newest_checkpoint_step is not None and newest_checkpoint_step >= step
 
 
-def _after_training(evaluations: Sequence[Evaluation], attempt_from: float) -> Step | None:
-    final = [
-        e
-        for e in evaluations
-        if e.final and (e.state == "completed" or e.created_at >= attempt_from)
-    ]
+def _after_training(evaluations: Sequence[Evaluation]) -> Step | None:
+    final = [e for e in evaluations if e.final]
     if not final:
         return StartFinalEvaluation()
     if any(e.state == "completed" for e in final):

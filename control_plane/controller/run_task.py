@@ -37,6 +37,7 @@ from control_plane.controller.lifecycle import (
 from control_plane.controller.measures import merge_progress
 from control_plane.controller.reconcile import reconcile_checkpoints
 from control_plane.controller.run_file import write_run_file
+from control_plane.controller.sightings import Sightings
 from control_plane.controller.slots import run_slots
 from control_plane.controller.snapshot import Snapshot, take_snapshot
 from control_plane.controller.supervisor import Supervisor
@@ -68,9 +69,8 @@ class RunTask:
             environment.launcher,
             clock=environment.clock,
         )
-        self._lease_from = environment.clock()
-        self._attempt_from = self._lease_from
-        self._jobs = JobRunner(self._config, environment, self._supervisor, self._lease_from)
+        self._sightings = Sightings()
+        self._jobs = JobRunner(self._config, environment, self._supervisor, self._sightings)
         self._figures = FigureKeeper(self._config, environment)
         self._wake = asyncio.Event()
         self._shutting_down = False
@@ -90,7 +90,7 @@ class RunTask:
 
     def new_attempt(self) -> None:
         """Forget the failures so far: the run starts, or a person has resumed it."""
-        self._attempt_from = self._environment.clock()
+        self._sightings.new_attempt()
         self._wake.set()
 
     def begin_shutdown(self) -> None:
@@ -150,6 +150,8 @@ class RunTask:
         self._is_settled = RunState(seen.run.state) is RunState.RUNNING and all_registered(
             self._slots, self._seen_workers
         )
+        heartbeats, now_s = self._environment.heartbeats, self._environment.monotonic()
+        self._sightings.look(seen.workers, heartbeats.arrivals(self.run_id), now_s)
         dead = self._supervisor.find_dead(seen.workers)
         has_acted = await self._tend_workers(seen, dead)
         has_acted |= await self._jobs.tend(seen, dead, shutting_down=self._shutting_down)
@@ -171,13 +173,14 @@ class RunTask:
     async def _tend_workers(self, seen: Snapshot, dead: Mapping[str, int | None]) -> bool:
         run = seen.run
         phase = phase_of(run, shutting_down=self._shutting_down)
-        now = self._environment.clock()
+        now_s = self._environment.monotonic()
+        heard = self._sightings.heard
         situation = Situation(
-            now=now,
+            now=now_s,
             dead=dead,
             # In a shutdown heartbeats may find nobody: the drain's deadline is what counts.
-            lease_from=now if self._shutting_down else self._lease_from,
-            attempt_from=self._attempt_from,
+            heard=dict.fromkeys(heard, now_s) if self._shutting_down else heard,
+            ended=self._sightings.ended,
             drain_from=self._drain_from(run, phase),
             archiver_may_finish=RunState(run.state) is RunState.RUNNING,
         )
@@ -196,7 +199,7 @@ class RunTask:
             self._drain_seen_at = None
             return None
         if self._drain_seen_at is None:
-            self._drain_seen_at = self._environment.clock()
+            self._drain_seen_at = self._environment.monotonic()
         return self._drain_seen_at
 
     async def _step(self, seen: Snapshot) -> bool:
@@ -207,7 +210,6 @@ class RunTask:
             seen.own_workers,
             seen.evaluations,
             newest_checkpoint_step=seen.newest_checkpoint_step,
-            attempt_from=self._attempt_from,
             evaluator_lives=seen.evaluator_lives,
         )
         if step is not None:

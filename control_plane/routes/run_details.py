@@ -146,6 +146,8 @@ def _metrics(
 
 def _page(views: list[T], keys: list[tuple[float, str]], limit: int, cursor: str | None) -> Page[T]:
     after = read_cursor(cursor)
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    views, keys = [views[i] for i in order], [keys[i] for i in order]
     start = 0 if after is None else sum(key <= after for key in keys)
     more = len(views) > start + limit
     return Page(

@@ -7,7 +7,7 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from control_plane.store import events, runs
-from control_plane.store.ids import new_job_id
+from control_plane.store.ids import made_order, new_job_id
 from control_plane.store.tables import Evaluation
 from control_plane.store.views import evaluation_view
 from shared.errors import NotFoundError
@@ -49,13 +49,13 @@ def get(session: Session, evaluation_id: str) -> Evaluation:
 def list_for_run(session: Session, run_id: str) -> list[Evaluation]:
     """Evaluations of a run, oldest first."""
     query = select(Evaluation).where(Evaluation.run_id == run_id)
-    return list(session.exec(query.order_by(col(Evaluation.created_at), col(Evaluation.id))))
+    return list(session.exec(query.order_by(made_order(Evaluation))))
 
 
 def list_open(session: Session) -> list[Evaluation]:
     """Evaluations that have not ended, oldest first."""
     query = select(Evaluation).where(col(Evaluation.state).not_in(ENDED))
-    return list(session.exec(query.order_by(col(Evaluation.created_at), col(Evaluation.id))))
+    return list(session.exec(query.order_by(made_order(Evaluation))))
 
 
 def start(session: Session, evaluation_id: str, *, checkpoint_step: int, now: float) -> Evaluation:
@@ -85,6 +85,15 @@ def fail(session: Session, evaluation_id: str, problem: str, *, now: float) -> E
         return evaluation
     evaluation.state, evaluation.problem, evaluation.ended_at = "failed", problem, now
     return _store(session, evaluation, now)
+
+
+def retire_failed(session: Session, run_id: str) -> None:
+    """A new attempt at the run begins: a final evaluation that failed is its final one no more."""
+    for evaluation in list_for_run(session, run_id):
+        if evaluation.final and evaluation.state == "failed":
+            evaluation.final = False
+            session.add(evaluation)
+    session.flush()
 
 
 def _store(session: Session, evaluation: Evaluation, now: float) -> Evaluation:

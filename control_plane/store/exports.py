@@ -7,7 +7,7 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from control_plane.store import events, runs
-from control_plane.store.ids import new_job_id
+from control_plane.store.ids import made_order, new_job_id
 from control_plane.store.tables import Export
 from control_plane.store.views import export_view
 from shared.api.events import ExportProgress
@@ -48,13 +48,13 @@ def get(session: Session, export_id: str) -> Export:
 def list_for_run(session: Session, run_id: str) -> list[Export]:
     """Exports of a run, oldest first."""
     query = select(Export).where(Export.run_id == run_id)
-    return list(session.exec(query.order_by(col(Export.created_at), col(Export.id))))
+    return list(session.exec(query.order_by(made_order(Export))))
 
 
 def list_open(session: Session) -> list[Export]:
     """Exports that have not ended, oldest first."""
     query = select(Export).where(col(Export.state).not_in(ENDED))
-    return list(session.exec(query.order_by(col(Export.created_at), col(Export.id))))
+    return list(session.exec(query.order_by(made_order(Export))))
 
 
 def record_progress(

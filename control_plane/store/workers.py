@@ -11,7 +11,7 @@ from sqlalchemy import tuple_
 from sqlmodel import Session, col, select
 
 from control_plane.store import runs
-from control_plane.store.ids import new_worker_id
+from control_plane.store.ids import made_order, new_worker_id
 from control_plane.store.tables import Worker
 from shared.api.workers import Heartbeat, WorkerRegistration
 from shared.errors import NotFoundError, SupersededError
@@ -178,11 +178,7 @@ def get(session: Session, worker_id: str) -> Worker:
 
 def list_for_run(session: Session, run_id: str, *, live_only: bool = False) -> list[Worker]:
     """Incarnations of a run in order of launch; with `live_only` those that have not ended."""
-    query = (
-        select(Worker)
-        .where(Worker.run_id == run_id)
-        .order_by(col(Worker.launched_at), col(Worker.id))
-    )
+    query = select(Worker).where(Worker.run_id == run_id).order_by(made_order(Worker))
     if live_only:
         query = query.where(col(Worker.ended_at).is_(None))
     return list(session.exec(query))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from control_plane.controller.decisions import (
+    Action,
     End,
     Kill,
     Launch,
@@ -17,6 +20,7 @@ from control_plane.controller.decisions import (
     supervise,
 )
 from control_plane.controller.slots import Slot
+from control_plane.store.tables import Worker
 from shared.states import DesiredState, Role, RunState
 from tests.unit.control_plane.controller.rows import NOW, config, ended, run, worker
 
@@ -24,32 +28,37 @@ POLICY = config().supervision
 SLOT = Slot(Role.BATCHER, 0)
 
 
-def situation(**fields: object) -> Situation:
-    given: dict[str, object] = {
-        "now": NOW,
-        "dead": {},
-        "lease_from": NOW - 400,
-        "attempt_from": NOW - 400,
-    }
-    return Situation(**{**given, **fields})  # type: ignore[arg-type]
+def decide(
+    phase: Phase,
+    slots: list[Slot],
+    rows: list[Worker],
+    *,
+    lease_from: float = NOW - 400,
+    attempt_from: float = NOW - 400,
+    **fields: Any,
+) -> list[Action]:
+    """The actions, when workers were heard and seen to end at the times in their rows."""
+    heard = {w.id: max(w.heartbeat_at or w.launched_at, lease_from) for w in rows}
+    ended = {w.id: w.ended_at for w in rows if (w.ended_at or 0) >= attempt_from}
+    given: dict[str, Any] = {"now": NOW, "dead": {}, "heard": heard, "ended": ended}
+    return supervise(phase, slots, rows, POLICY, Situation(**{**given, **fields}))
 
 
 def test_an_empty_slot_is_filled() -> None:
-    assert supervise(Phase.WORK, [SLOT], [], POLICY, situation()) == [Launch(SLOT, restarts=0)]
+    assert decide(Phase.WORK, [SLOT], []) == [Launch(SLOT, restarts=0)]
 
 
 def test_a_healthy_worker_is_left_alone() -> None:
-    assert supervise(Phase.WORK, [SLOT], [worker("batcher")], POLICY, situation()) == []
+    assert decide(Phase.WORK, [SLOT], [worker("batcher")]) == []
 
 
 def test_a_dead_process_is_closed_first_and_replaced_at_the_next_look() -> None:
     row = worker("batcher")
-    actions = supervise(Phase.WORK, [SLOT], [row], POLICY, situation(dead={row.id: -9}))
+    actions = decide(Phase.WORK, [SLOT], [row], dead={row.id: -9})
     assert actions == [End(row.id, "killed by signal 9", -9, failed=True)]
     row.ended_at, row.exit_code = NOW, -9
-    assert supervise(Phase.WORK, [SLOT], [row], POLICY, situation()) == []  # backoff
-    later = situation(now=NOW + 1.1)
-    assert supervise(Phase.WORK, [SLOT], [row], POLICY, later) == [Launch(SLOT, restarts=1)]
+    assert decide(Phase.WORK, [SLOT], [row]) == []  # backoff
+    assert decide(Phase.WORK, [SLOT], [row], now=NOW + 1.1) == [Launch(SLOT, restarts=1)]
 
 
 def test_backoff_doubles_up_to_its_limit() -> None:
@@ -58,7 +67,7 @@ def test_backoff_doubles_up_to_its_limit() -> None:
 
 def test_the_breaker_trips_after_too_many_unasked_ends() -> None:
     rows = [ended("batcher", 90 - 20 * n, n, last_error="boom") for n in range(4)]
-    [action] = supervise(Phase.WORK, [SLOT], rows, POLICY, situation())
+    [action] = decide(Phase.WORK, [SLOT], rows)
     assert isinstance(action, Trip)
     assert action.message.startswith("batcher 0 ended 4 times within 100 s")
     assert action.message.endswith("boom")
@@ -73,60 +82,56 @@ def test_the_breaker_trips_after_too_many_unasked_ends() -> None:
 )
 def test_the_breaker_counts_only_unasked_ends_in_its_window(harmless: dict[str, object]) -> None:
     rows = [ended("batcher", 90 - 20 * n, n, **(harmless if n == 0 else {})) for n in range(4)]
-    assert supervise(Phase.WORK, [SLOT], rows, POLICY, situation()) == [Launch(SLOT, restarts=1)]
+    assert decide(Phase.WORK, [SLOT], rows) == [Launch(SLOT, restarts=1)]
 
 
 def test_a_new_attempt_forgets_earlier_failures() -> None:
     rows = [ended("batcher", 90 - 20 * n, n) for n in range(4)]
-    fresh = situation(attempt_from=NOW - 5)
-    assert supervise(Phase.WORK, [SLOT], rows, POLICY, fresh) == [Launch(SLOT, restarts=1)]
+    assert decide(Phase.WORK, [SLOT], rows, attempt_from=NOW - 5) == [Launch(SLOT, restarts=1)]
 
 
 def test_a_clean_exit_that_nobody_asked_for_counts_too() -> None:
     rows = [ended("batcher", 90 - 20 * n, n, exit_code=0) for n in range(4)]
-    [action] = supervise(Phase.WORK, [SLOT], rows, POLICY, situation())
+    [action] = decide(Phase.WORK, [SLOT], rows)
     assert isinstance(action, Trip)
 
 
 def test_a_fatal_exit_trips_at_once() -> None:
     row = ended("batcher", 1, exit_code=3, last_error="bad data")
-    [action] = supervise(Phase.WORK, [SLOT], [row], POLICY, situation())
+    [action] = decide(Phase.WORK, [SLOT], [row])
     assert action == Trip(SLOT, "batcher 0 failed: bad data")
 
 
 def test_silence_kills_and_counts_from_the_start_of_the_control_plane() -> None:
     row = worker("batcher", heartbeat_at=NOW - 300)
-    [action] = supervise(Phase.WORK, [SLOT], [row], POLICY, situation())
+    [action] = decide(Phase.WORK, [SLOT], [row])
     assert isinstance(action, Kill)
     assert "lease_s" in action.reason
-    fresh = situation(lease_from=NOW - 5)
-    assert supervise(Phase.WORK, [SLOT], [row], POLICY, fresh) == []
+    assert decide(Phase.WORK, [SLOT], [row], lease_from=NOW - 5) == []
 
 
 def test_a_worker_that_never_registers_is_killed() -> None:
     row = worker("batcher", registered_at=None, heartbeat_at=None, launched_at=NOW - 61)
-    [action] = supervise(Phase.WORK, [SLOT], [row], POLICY, situation())
+    [action] = decide(Phase.WORK, [SLOT], [row])
     assert isinstance(action, Kill)
     assert "startup_s" in action.reason
     row.launched_at = NOW - 59
-    assert supervise(Phase.WORK, [SLOT], [row], POLICY, situation()) == []
+    assert decide(Phase.WORK, [SLOT], [row]) == []
 
 
 def test_hold_starts_nobody_and_pauses_those_who_live() -> None:
     slots = [SLOT, Slot(Role.GENERATOR, 0)]
-    actions = supervise(Phase.HOLD, slots, [worker("batcher")], POLICY, situation())
+    actions = decide(Phase.HOLD, slots, [worker("batcher")])
     assert actions == [Want("batcher-0-0", DesiredState.PAUSE)]
     paused = worker("batcher", desired="pause")
-    assert supervise(Phase.WORK, [SLOT], [paused], POLICY, situation()) == [
-        Want("batcher-0-0", DesiredState.RUN)
-    ]
+    assert decide(Phase.WORK, [SLOT], [paused]) == [Want("batcher-0-0", DesiredState.RUN)]
 
 
 ROLES = ["drafter_trainer", "batcher", "archiver", "generator", "target_forward"]
 
 
 def drained(drain_from: float, rows: list, **fields: object) -> list:
-    return supervise(Phase.DRAIN, [], rows, POLICY, situation(drain_from=drain_from, **fields))
+    return decide(Phase.DRAIN, [], rows, drain_from=drain_from, **fields)
 
 
 def test_drains_upstream_first() -> None:
@@ -167,7 +172,7 @@ def test_a_drain_kills_who_has_not_registered() -> None:
 
 def test_clear_kills_everybody_at_once() -> None:
     rows = [worker(role) for role in ROLES]
-    actions = supervise(Phase.CLEAR, [], rows, POLICY, situation())
+    actions = decide(Phase.CLEAR, [], rows)
     assert [type(a) for a in actions] == [Kill] * len(ROLES)
 
 
