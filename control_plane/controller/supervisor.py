@@ -125,7 +125,7 @@ class Supervisor:
             row.id,
             host=handle.host,
             pid=handle.pid,
-            pid_started_at=handle.started_at,
+            pid_birth=handle.birth,
         )
         logger.info(
             "run %s: started %s %d (pid %d)", self._run_id, slot.role.value, slot.rank, handle.pid
@@ -171,6 +171,6 @@ class Supervisor:
 
 def handle_of(row: Worker) -> ProcessHandle | None:
     """The process of a row, if a launcher of ours started it."""
-    if not row.launched or row.pid is None or row.pid_started_at is None:
+    if not row.launched or row.pid is None or row.pid_birth is None:
         return None
-    return ProcessHandle(row.host, row.pid, row.pid_started_at)
+    return ProcessHandle(row.host, row.pid, row.pid_birth)

@@ -93,7 +93,7 @@ class Worker(SQLModel, table=True):
     job_id: str | None = None
     host: str = ""
     pid: int | None = None
-    pid_started_at: float | None = None
+    pid_birth: str | None = None
     device: str = "cpu"
     launched: bool = False  # started by our launcher; only such a process is ever signalled
     state: str

@@ -53,12 +53,10 @@ def add_launch(
     return worker
 
 
-def set_process(
-    session: Session, worker_id: str, *, host: str, pid: int, pid_started_at: float
-) -> Worker:
+def set_process(session: Session, worker_id: str, *, host: str, pid: int, pid_birth: str) -> Worker:
     """Record the process that the launcher started."""
     worker = get(session, worker_id)
-    worker.host, worker.pid, worker.pid_started_at = host, pid, pid_started_at
+    worker.host, worker.pid, worker.pid_birth = host, pid, pid_birth
     session.add(worker)
     return worker
 
@@ -86,7 +84,7 @@ def register(session: Session, registration: WorkerRegistration, *, now: float) 
     _check_lease(worker)
     if not worker.launched or worker.pid is None:
         worker.host, worker.pid = registration.host, registration.pid
-        worker.pid_started_at = registration.pid_started_at
+        worker.pid_birth = registration.pid_birth
     worker.device = registration.device
     worker.registered_at = worker.registered_at or now
     worker.heartbeat_at = now

@@ -33,11 +33,11 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class ProcessHandle:
-    """A process of `host`; the start time (seconds since epoch) tells a reused pid apart."""
+    """A process of `host`; its birth (`services.process_birth`) tells a reused pid apart."""
 
     host: str
     pid: int
-    started_at: float
+    birth: str
 
 
 class Launcher(Protocol):

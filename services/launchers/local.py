@@ -19,16 +19,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 import services
 from services.launchers.base import LaunchSpec, ProcessHandle
+from services.process_birth import process_birth
 from shared.errors import EnvironmentFault
 
 logger = logging.getLogger(__name__)
 TOKEN_VARIABLE = "DFLASH_MESH_TOKEN"
-# psutil computes the start time from clock ticks; two readings of one process agree to this.
-_SAME_START_S = 0.05
 _REAP_INTERVAL_S = 2.0
 
 
@@ -58,7 +55,7 @@ class LocalLauncher:
         self._reap_now_and_then()
         if handle in self._children:
             return not self._reap(handle)
-        return handle not in self._exit_codes and _is_running(handle)
+        return handle not in self._exit_codes and process_birth(handle.pid) == handle.birth
 
     def exit_code(self, handle: ProcessHandle) -> int | None:
         return self._exit_codes.get(handle)
@@ -92,8 +89,8 @@ class LocalLauncher:
             raise EnvironmentFault(
                 f"{spec.role.value} {spec.rank} could not be started: {error}"
             ) from error
-        started_at = psutil.Process(child.pid).create_time()
-        handle = ProcessHandle(self._host, child.pid, started_at)
+        # One that has ended already is not reaped yet, so its number is still its own.
+        handle = ProcessHandle(self._host, child.pid, process_birth(child.pid) or "ended")
         self._children[handle] = child
         return handle
 
@@ -161,15 +158,6 @@ def worker_environment(
     elif kind == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
     return {**env, **spec.extra_env}
-
-
-def _is_running(handle: ProcessHandle) -> bool:
-    try:
-        process = psutil.Process(handle.pid)
-        is_same = abs(process.create_time() - handle.started_at) < _SAME_START_S
-        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

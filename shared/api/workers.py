@@ -40,7 +40,9 @@ class WorkerRegistration(_Model):
     incarnation: str = Field(min_length=8, max_length=64)
     host: str
     pid: int
-    pid_started_at: float = Field(description="Start time of the process, seconds since epoch")
+    pid_birth: str = Field(
+        max_length=200, description="Tells the process from another that has its number later"
+    )
     device: str = "cpu"
     job_id: str | None = Field(None, description="Export or evaluation id of a job worker")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 from services.launchers import LaunchSpec, ProcessHandle
 
@@ -18,7 +17,7 @@ class IdleLauncher:
 
     async def launch(self, spec: LaunchSpec) -> ProcessHandle:
         self.launched.append(spec)
-        handle = ProcessHandle("nowhere", next(self._pids), time.time())
+        handle = ProcessHandle("nowhere", next(self._pids), "boot/1")
         self._alive.add(handle)
         return handle
 

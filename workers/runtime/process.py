@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
-
 from services.control_plane import ControlPlaneClient
 from services.links import LinkIdentity
+from services.process_birth import process_birth
 from shared.api.events import WorkerFailed
 from shared.api.workers import WorkerRegistration
 from shared.errors import EnvironmentFault, MeshError
@@ -96,7 +95,7 @@ async def serve(
         incarnation=arguments.incarnation,
         host=socket.gethostname(),
         pid=os.getpid(),
-        pid_started_at=psutil.Process().create_time(),
+        pid_birth=process_birth(os.getpid()) or "",
         device=shown_device(arguments.device),
         job_id=arguments.job_id,
     )

@@ -122,7 +122,7 @@ async def test_secrets_stay_out_of_the_database(make_plane: PlaneFactory, tmp_pa
             "incarnation": "abcdef0123",
             "host": "here",
             "pid": 1,
-            "pid_started_at": 1.0,
+            "pid_birth": "boot/1",
         }
         headers = {**BEARER, "Idempotency-Key": "worker-1"}
         url = "/v1/workers"

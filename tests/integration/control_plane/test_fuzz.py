@@ -75,7 +75,7 @@ def real_ids(url: str) -> str:
         "incarnation": "0123456789",
         "host": "here",
         "pid": 1,
-        "pid_started_at": 1.0,
+        "pid_birth": "boot/1",
     }
     worker_id = post(f"{url}/v1/workers", registration)["worker_id"]
     return (

@@ -29,7 +29,7 @@ def registration(run_id: str, **changes: Any) -> dict[str, Any]:
         "incarnation": "0123456789",
         "host": "here",
         "pid": 4_000_000,
-        "pid_started_at": 1.0,
+        "pid_birth": "boot/1",
         **changes,
     }
 

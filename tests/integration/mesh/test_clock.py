@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ async def test_figures_go_on(mesh: Mesh, wall: WallClock) -> None:
     run_id = await running(mesh)
     wall.offset_s = -300.0
     row = (await mesh.live(run_id))[0]
-    beat = {"incarnation": row.incarnation, "seq": 1, "state": "running"}
+    beat: dict[str, Any] = {"incarnation": row.incarnation, "seq": 1, "state": "running"}
     progress = {"completions_done": 7}
     await mesh.controller.heartbeat(
         row.id, Heartbeat.model_validate({**beat, "progress": progress})

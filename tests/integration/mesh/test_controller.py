@@ -39,7 +39,7 @@ class RecordingLauncher:
         if self.refuses:
             raise EnvironmentFault("no more processes on this machine")
         self.specs.append(spec)
-        return ProcessHandle("nowhere", 10_000 + len(self.specs), float(len(self.specs)))
+        return ProcessHandle("nowhere", 10_000 + len(self.specs), f"boot/{len(self.specs)}")
 
     def adopt(self, handle: ProcessHandle) -> bool:
         return self.is_alive(handle)
@@ -117,7 +117,7 @@ class Mesh:
                 incarnation=row.incarnation,
                 host="nowhere",
                 pid=row.pid,
-                pid_started_at=row.pid_started_at,
+                pid_birth=row.pid_birth,
                 job_id=row.job_id,
             )
             leases.append(await self.controller.register(registration))

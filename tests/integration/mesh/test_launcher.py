@@ -80,7 +80,7 @@ async def test_another_launcher_adopts_by_pid_and_start_time(
     words(tmp_path, Role.GENERATOR)
     other = LocalLauncher("http://127.0.0.1:1")
     assert other.adopt(handle)
-    reused = ProcessHandle(handle.host, handle.pid, handle.started_at - 60)
+    reused = ProcessHandle(handle.host, handle.pid, "another boot/1")
     assert not other.adopt(reused)
     other.kill(reused)
     assert launcher.is_alive(handle)

@@ -60,7 +60,7 @@ async def join(database: Database, role: str = "batcher", incarnation: str = "aa
         incarnation=incarnation,
         host="h",
         pid=1,
-        pid_started_at=1.0,
+        pid_birth="boot/1",
     )
     given = await database.write(registry.register, registration, now=NOW)
     return given.worker.id
@@ -173,7 +173,7 @@ async def test_a_failing_job_worker_fails_its_job_and_not_the_run(
         incarnation="aaaaaaaa",
         host="h",
         pid=1,
-        pid_started_at=1.0,
+        pid_birth="boot/1",
         job_id=export.id,
     )
     given = await database.write(registry.register, registration, now=NOW)

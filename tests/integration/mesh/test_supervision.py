@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 
+from services.process_birth import process_birth
 from tests.integration.mesh.conftest import ControlPlane
 
 
@@ -79,7 +80,7 @@ def test_a_superseded_incarnation_is_refused_for_good(shared_plane: ControlPlane
         "incarnation": "feedfacecafe",
         "host": "elsewhere",
         "pid": 1,
-        "pid_started_at": 1.0,
+        "pid_birth": "boot/1",
     }
     lease = shared_plane.post("/v1/workers", body, status=201)
     assert lease["link_keys"] is not None
@@ -102,7 +103,7 @@ def test_a_worker_given_to_the_registry_by_hand_is_never_signalled(
         "incarnation": "feedfacecafe",
         "host": "elsewhere",
         "pid": os.getpid(),
-        "pid_started_at": psutil.Process().create_time(),
+        "pid_birth": process_birth(os.getpid()),
     }
     lease = shared_plane.post("/v1/workers", body, status=201)
     shared_plane.post(f"/v1/runs/{run_id}/stop", {"mode": "now"})
@@ -125,7 +126,7 @@ def test_who_is_not_wanted_gets_a_clear_answer(
         "incarnation": "feedfacecafe",
         "host": "h",
         "pid": 1,
-        "pid_started_at": 1.0,
+        "pid_birth": "boot/1",
         **change,
     }
     answer = shared_plane.http.post("/v1/workers", json=body)

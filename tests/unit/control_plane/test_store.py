@@ -63,7 +63,7 @@ def registration(**changes: Any) -> WorkerRegistration:
         "incarnation": "aaaaaaaa",
         "host": "here",
         "pid": 7,
-        "pid_started_at": 1.0,
+        "pid_birth": "boot/1",
     }
     return WorkerRegistration(**{**given, **changes})
 

@@ -158,7 +158,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.String(), nullable=True),
         sa.Column("host", sa.String(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=True),
-        sa.Column("pid_started_at", sa.Float(), nullable=True),
+        sa.Column("pid_birth", sa.String(), nullable=True),
         sa.Column("device", sa.String(), nullable=False),
         sa.Column("launched", sa.Boolean(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),

@@ -57,7 +57,7 @@ def worker(role: str, rank: int = 0, number: int = 0, **fields: Any) -> Worker:
         "registered_at": NOW - 99,
         "heartbeat_at": NOW - 1,
         "pid": 1,
-        "pid_started_at": 1.0,
+        "pid_birth": "boot/1",
     }
     return Worker(**{**given, **fields})
 
