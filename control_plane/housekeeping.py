@@ -9,8 +9,7 @@ import time
 from sqlmodel import Session
 
 from control_plane.store import Database, events, idempotency, runs
-from shared.errors import DatabaseFault
-from shared.states import RunState
+from shared.errors import EnvironmentFault
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +21,9 @@ async def keep_house(database: Database) -> None:
     while True:
         try:
             await database.write(idempotency.prune, now=time.time())
-            for run in await database.read(runs.list_in_states, RunState):
-                await database.write(_prune_events, run.id)
-        except DatabaseFault as error:
+            for run_id in await database.read(runs.list_ids):
+                await database.write(_prune_events, run_id)
+        except EnvironmentFault as error:
             log.warning("pruning is put off: %s", error)
         await asyncio.sleep(INTERVAL_S)
 

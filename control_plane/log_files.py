@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control_plane.routes.models import LogEntry, LogsView
+from services.files import disk_faults
 from services.secret_values import known_secrets, redact
 from shared.states import Role
 
@@ -33,10 +34,15 @@ class _Line:
 def read_logs(
     folder: Path, *, role: Role | None, rank: int | None, level: str | None, tail: int
 ) -> LogsView:
-    """The last `tail` lines of the wanted workers, oldest first. Blocks."""
+    """The last `tail` lines of the wanted workers, oldest first. Blocks.
+
+    EnvironmentFault when the folder may not be read.
+    """
     lines: list[_Line] = []
     truncated = False
-    for path in sorted(folder.glob("*.log")) if folder.is_dir() else ():
+    with disk_faults(folder):
+        paths = sorted(folder.glob("*.log")) if folder.is_dir() else []
+    for path in paths:
         match = _NAME.match(path.name)
         if match is None or role not in (None, match[1]) or rank not in (None, int(match[2])):
             continue

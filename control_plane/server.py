@@ -25,7 +25,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from control_plane.app import create_app
+from control_plane.http.connections import guarded_protocol, quiet_when_exhausted
 from control_plane.lock import FolderLock
+from control_plane.open_files import ENOUGH, open_files_limit, raise_limit
 from control_plane.settings import Settings
 from services.launchers import LocalLauncher
 from shared.errors import EnvironmentFault
@@ -34,6 +36,9 @@ log = logging.getLogger(__name__)
 
 # What open answers get when the server ends; event streams are ended before.
 ANSWERS_END_S = 5
+# For the head of a request, from the connection on or from the answer before it.
+HEAD_S = 30.0
+BACKLOG = 512
 _FORMAT = "%(asctime)sZ %(levelname)s %(name)s: %(message)s"
 
 
@@ -45,6 +50,13 @@ def serve(settings: Settings) -> int:
     """
     _log_to_stderr(settings.log_level)
     settings = settings.checked()
+    max_files = raise_limit()
+    if max_files < ENOUGH:
+        log.warning(
+            "at most %d open files: many connections will be refused; raise it, ulimit -n %d",
+            max_files,
+            ENOUGH,
+        )
     # Tried first, for a message that names the real obstacle; the app takes the lock itself.
     with FolderLock(settings.folder.lock):
         pass
@@ -63,8 +75,14 @@ class _Server(uvicorn.Server):
 
 
 async def _run(app: FastAPI, settings: Settings, sock: socket.socket) -> int:
+    max_files = open_files_limit()
+    asyncio.get_running_loop().set_exception_handler(quiet_when_exhausted())
     config = uvicorn.Config(
         app,
+        http=guarded_protocol(head_s=HEAD_S, max_waiting=max(16, max_files // 4)),
+        # Beyond this, callers hear 503 while there are files left to work with.
+        limit_concurrency=max(32, max_files // 2),
+        backlog=BACKLOG,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -127,7 +145,7 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            sock.listen(512)
+            sock.listen(BACKLOG)
         except BaseException:
             sock.close()
             raise

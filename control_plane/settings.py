@@ -30,6 +30,7 @@ class Settings:
     allowed_hosts: Sequence[str] = ()
     resume: bool = True
     max_active_runs: int = 4
+    max_queued_runs: int = 200
     log_level: str = "info"
     max_stream_s: float = 3600.0  # an event stream ends then; browsers come back by themselves
 

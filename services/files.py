@@ -22,23 +22,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from shared.errors import DiskFullError, EnvironmentFault
+from shared.errors import (
+    DiskFullError,
+    EnvironmentFault,
+    ExhaustedFault,
+    ReadOnlyError,
+    StorageFault,
+)
 
 HASH_CHUNK_BYTES = 2**20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FAULTS = {
-    errno.EACCES: "permission denied",
-    errno.EPERM: "operation not permitted",
-    errno.EROFS: "the file system is read-only",
-    errno.EIO: "input/output error of the disk",
-    errno.EMFILE: "too many open files in this process",
-    errno.ENFILE: "too many open files on this machine",
+_FAULTS: dict[int | None, tuple[type[EnvironmentFault], str]] = {
+    errno.EACCES: (StorageFault, "permission denied"),
+    errno.EPERM: (StorageFault, "operation not permitted"),
+    errno.EROFS: (ReadOnlyError, "the file system is read-only"),
+    errno.EIO: (ReadOnlyError, "input/output error of the disk"),
+    errno.EMFILE: (ExhaustedFault, "too many open files in this process (ulimit -n)"),
+    errno.ENFILE: (ExhaustedFault, "too many open files on this machine"),
 }
 
 
 @contextmanager
 def disk_faults(path: Path | str) -> Iterator[None]:
-    """Turn faults of the machine inside the block into DiskFullError or EnvironmentFault.
+    """Turn faults of the machine inside the block into a kind of EnvironmentFault.
 
     Other OSErrors (a missing file, a folder where a file should be) pass through: they are the
     caller's business.
@@ -51,10 +57,11 @@ def disk_faults(path: Path | str) -> Iterator[None]:
                 f"no space left for {path}: free some space on that disk, then resume"
             ) from error
         if error.errno in _FAULTS:
-            raise EnvironmentFault(
-                f"cannot use {path}: {_FAULTS[error.errno]}; check the disk and the permissions "
-                "of the user that runs this process"
-            ) from error
+            kind, cause = _FAULTS[error.errno]
+            remedy = "check the disk and the permissions of the user that runs this process"
+            if kind is ExhaustedFault:
+                remedy = "raise that limit, or close what holds them"
+            raise kind(f"cannot use {path}: {cause}; {remedy}") from error
         raise
 
 

@@ -7,6 +7,7 @@ sooner or later; number and birth together are not.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -16,10 +17,12 @@ _START_FIELD = 22 - 3  # of /proc/PID/stat, counted from the state, the first on
 
 
 def process_birth(pid: int) -> str | None:
-    """The birth of a running process; None when there is none (a zombie runs no more)."""
-    try:
-        boot_id = _BOOT_ID.read_text("ascii").strip()
-    except OSError:
+    """The birth of a running process; None when there is none (a zombie runs no more).
+
+    OSError when the machine cannot say now (no open file left).
+    """
+    boot_id = _read_boot_id()
+    if boot_id is None:
         return _reported_birth(pid)
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -27,6 +30,14 @@ def process_birth(pid: int) -> str | None:
         return None
     fields = stat.rpartition(b")")[2].split()  # the name may hold blanks and brackets itself
     return None if fields[0] in (b"Z", b"X") else f"{boot_id}/{int(fields[_START_FIELD])}"
+
+
+@cache
+def _read_boot_id() -> str | None:
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (FileNotFoundError, PermissionError):
+        return None
 
 
 def _reported_birth(pid: int) -> str | None:

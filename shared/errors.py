@@ -18,6 +18,9 @@
     +-- EnvironmentFault           503  environment            (disk, port, permission, GPU)
     |   +-- DiskFullError          507  disk-full
     |   +-- DatabaseFault          503  database
+    |   +-- ExhaustedFault         503  exhausted              retry helps (files, memory)
+    |   +-- StorageFault           503  storage                (what we keep may not be touched)
+    |       +-- ReadOnlyError      503  read-only              retry helps (the disk does not write)
     +-- UpstreamError              502  upstream               (a server we call)
     |   +-- UpstreamTimeout        504  upstream-timeout       retry helps
     |   +-- UnreachableError       502  upstream-unreachable   retry helps
@@ -147,6 +150,26 @@ class DiskFullError(EnvironmentFault):
 
 class DatabaseFault(EnvironmentFault):
     slug, title = "database", "Database fault"
+
+
+class ExhaustedFault(EnvironmentFault):
+    """The machine has no open file, process or memory left for us now."""
+
+    slug, title = "exhausted", "Machine exhausted"
+    retryable = True
+
+
+class StorageFault(EnvironmentFault):
+    """A file or folder of ours may not be read or written any more."""
+
+    slug, title = "storage", "Storage fault"
+
+
+class ReadOnlyError(StorageFault):
+    """The file system takes no writes, or the disk fails: the files are as they were."""
+
+    slug, title = "read-only", "Storage cannot be written"
+    retryable = True
 
 
 class UpstreamError(MeshError):

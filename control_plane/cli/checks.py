@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import socket
 import sqlite3
@@ -24,11 +23,11 @@ import click
 
 from control_plane.cli.command import EXIT_FAILED, as_json
 from control_plane.cli.output import emit_json
+from control_plane.open_files import ENOUGH, reachable_limit
 from shared.layout import DataFolder
 from shared.units import format_bytes
 
 Level = Literal["ok", "warning", "error"]
-MIN_OPEN_FILES = 1024
 LOW_DISK_BYTES = 5 * 10**9
 LOW_SHM_BYTES = 256 * 2**20
 TORCH_PROBE = (
@@ -163,10 +162,11 @@ def check_shared_memory() -> Finding:
 
 
 def check_open_files() -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
-        return Finding("open files", "warning", f"limit {soft}", f"ulimit -n {MIN_OPEN_FILES}")
-    return Finding("open files", "ok", f"limit {soft}")
+    limit = reachable_limit()  # `up` raises the soft limit itself
+    if limit < ENOUGH:
+        remedy = f"raise the hard limit of this user: ulimit -Hn {ENOUGH}"
+        return Finding("open files", "warning", f"at most {limit}", remedy)
+    return Finding("open files", "ok", f"at most {limit}")
 
 
 def check_port(port: int) -> Finding:

@@ -32,6 +32,7 @@ from control_plane.settings import Settings, token_from_environment
     "--resume/--no-resume", default=True, show_default=True, help="Resume runs paused by shutdown."
 )
 @click.option("--max-active-runs", type=click.IntRange(1, 1000), default=4, show_default=True)
+@click.option("--max-queued-runs", type=click.IntRange(0, 100_000), default=200, show_default=True)
 def up(
     data: Path,
     host: str,
@@ -40,6 +41,7 @@ def up(
     allowed_hosts: tuple[str, ...],
     resume: bool,
     max_active_runs: int,
+    max_queued_runs: int,
 ) -> int:
     """Run the control plane until SIGTERM or Ctrl-C; running runs are drained and paused then.
 
@@ -54,6 +56,7 @@ def up(
         allowed_hosts=allowed_hosts,
         resume=resume,
         max_active_runs=max_active_runs,
+        max_queued_runs=max_queued_runs,
     )
     return serve(settings.checked())
 

@@ -25,7 +25,7 @@ from control_plane.controller.facts import Effects
 from control_plane.controller.figures import point_data
 from control_plane.controller.heartbeats import HeartbeatBook
 from control_plane.controller.keys import LinkKeyStore
-from control_plane.controller.run_file import write_run_file
+from control_plane.controller.run_file import make_run_folder, write_run_file
 from control_plane.controller.run_task import RunTask
 from control_plane.controller.verified_files import remove_verified_files
 from control_plane.destinations import checked_destination, export_destination, writable_destination
@@ -39,7 +39,7 @@ from shared.api.runs import EvaluationRequest
 from shared.api.workers import Heartbeat, HeartbeatAnswer, WorkerLease, WorkerRegistration
 from shared.config import RunConfig
 from shared.config.loading import config_sha256
-from shared.errors import ConflictError, DatabaseFault
+from shared.errors import ConflictError, EnvironmentFault, MeshError, NotFoundError
 from shared.states import ACTIVE_STATES, DesiredState, RunAction, RunEvent, RunState
 
 logger = logging.getLogger(__name__)
@@ -117,22 +117,36 @@ class Controller:
     # runs
 
     async def submit(self, config: RunConfig, *, progress: dict[str, Any] | None = None) -> str:
-        """Queue a run of a resolved configuration; its id. `progress`: totals known already."""
+        """Queue a run of a resolved configuration; its id. `progress`: totals known already.
+
+        EnvironmentFault when it has no place on the disk, ConflictError when the queue is full.
+        """
         if config.archive.destination is not None:
             checked_destination(self._settings, config.archive.destination)
         now = self._clock()
-        run = await self._database.write(
-            runs.create,
-            run_id=new_run_id(now),
-            name=config.name,
-            config=config.model_dump(mode="json"),
-            config_sha256=config_sha256(config),
-            progress=progress or {},
-            now=now,
-        )
-        await asyncio.to_thread(write_run_file, self._settings.folder.run(run.id), run)
+        run_id = new_run_id(now)
+        folder = self._settings.folder.run(run_id)
+        await asyncio.to_thread(make_run_folder, folder)
+        try:
+            run = await self._database.write(
+                runs.create,
+                run_id=run_id,
+                name=config.name,
+                config=config.model_dump(mode="json"),
+                config_sha256=config_sha256(config),
+                progress=progress or {},
+                now=now,
+                max_queued=self._settings.max_queued_runs,
+            )
+        except MeshError:
+            await asyncio.to_thread(folder.root.rmdir)
+            raise
+        try:
+            await asyncio.to_thread(write_run_file, folder, run)
+        except EnvironmentFault as error:  # the run is queued; its task writes the file again
+            logger.warning("run %s: %s", run_id, error)
         self._queue_changed.set()
-        return run.id
+        return run_id
 
     async def act(
         self, run_id: str, action: RunAction, mode: Literal["drain", "now"] = "drain"
@@ -318,31 +332,37 @@ class Controller:
             )
 
     async def _schedule(self) -> None:
+        told: str | None = None
         while True:
             self._queue_changed.clear()
             try:
                 await self._launch_queued()
-            except DatabaseFault as error:
-                logger.error("the scheduler tries again later: %s", error)
+                told = None
+            except (EnvironmentFault, OSError) as error:
+                if told != str(error):
+                    logger.error("the scheduler tries again later: %s", error)
+                told = str(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SCHEDULE_INTERVAL_S):
                     await self._queue_changed.wait()
 
     async def _launch_queued(self) -> None:
-        active = await self._database.read(runs.list_in_states, ACTIVE_STATES)
-        num_free = self._settings.max_active_runs - len(active)
-        for run in await self._database.read(runs.list_in_states, [RunState.QUEUED]):
+        num_active = await self._database.read(runs.count_in_states, ACTIVE_STATES)
+        num_free = self._settings.max_active_runs - num_active
+        if num_free <= 0:
+            return
+        for run_id in await self._database.read(runs.list_queued):
             if num_free <= 0:
                 return
-            live = await self._database.read(workers.list_for_run, run.id, live_only=True)
+            live = await self._database.read(workers.list_for_run, run_id, live_only=True)
             if any(w.job_id is None for w in live):
-                self._ensure_task(run).wake()  # workers of the attempt before still drain
+                await self._tend(run_id)  # workers of the attempt before still drain
                 continue
             try:
-                started = await self._database.write(actions.launch, run.id, now=self._clock())
-            except ConflictError:
-                continue  # stopped meanwhile
-            logger.info("run %s starts", run.id)
+                started = await self._database.write(actions.launch, run_id, now=self._clock())
+            except (ConflictError, NotFoundError):
+                continue  # stopped meanwhile, or forgotten
+            logger.info("run %s starts", run_id)
             self._ensure_task(started).new_attempt()
             num_free -= 1
 

@@ -26,12 +26,14 @@ from shared.api.events import (
     WorkerEvent,
     WorkerFailed,
 )
-from shared.errors import DiskFullError, IntegrityError
+from shared.errors import DiskFullError, IntegrityError, ReadOnlyError, StorageFault
 from shared.states import ENDED_STATES, RunEvent, RunState
 
 GATES = "gates"
 _SERIES = ("loss", "accuracy", "lr", "grad_norm", "simulated_acceptance_length")
 _MAY_BLOCK = (RunState.STARTING, RunState.RUNNING)
+# A person frees or repairs the disk and resumes; until then another try would only fail again.
+_PAUSES = frozenset({DiskFullError.slug, StorageFault.slug, ReadOnlyError.slug})
 
 
 @dataclass
@@ -161,10 +163,11 @@ def _take_failure(
             end_job(session, worker.job_id, fact.message, now=now)
         return
     run = runs.get(session, worker.run_id)
-    if fact.slug == DiskFullError.slug and RunState(run.state) in _MAY_BLOCK:
-        reason = f"{name}: {fact.message}"
-        runs.transition(session, run.id, RunEvent.PAUSE, now=now, reason=reason)
-        effects.blocked = reason
+    if fact.slug in _PAUSES:
+        if RunState(run.state) in _MAY_BLOCK:
+            reason = f"{name}: {fact.message}"
+            runs.transition(session, run.id, RunEvent.PAUSE, now=now, reason=reason)
+            effects.blocked = reason
     elif not fact.retryable:
         _fail_run(session, worker.run_id, f"{name} failed: {fact.message}", effects, now)
 

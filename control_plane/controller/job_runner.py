@@ -15,6 +15,7 @@ from control_plane.controller.jobs import (
     end_cancelled,
     end_evaluations,
     ends_at_once,
+    is_held,
     is_stopping,
     jobs_of,
 )
@@ -60,7 +61,10 @@ class JobRunner:
             )
             return True
         has_acted = False
-        for job, phase in due_jobs(jobs, seen.workers, shutting_down=shutting_down):
+        due = due_jobs(
+            jobs, seen.workers, shutting_down=shutting_down, run_is_held=is_held(seen.run)
+        )
+        for job, phase in due:
             has_acted |= await self._tend(seen, job, phase, dead, shutting_down=shutting_down)
         return has_acted
 

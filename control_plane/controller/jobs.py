@@ -34,6 +34,7 @@ class JobView:
     ended: bool
     queued: bool
     cancelled: bool
+    final: bool
 
 
 def jobs_of(
@@ -47,6 +48,7 @@ def jobs_of(
             ended=e.state in exports.ENDED,
             queued=e.state == "queued",
             cancelled=e.cancel_requested,
+            final=False,
         )
         for e in exports_
     ]
@@ -57,6 +59,7 @@ def jobs_of(
             ended=e.state in evaluations.ENDED,
             queued=e.state == "queued",
             cancelled=False,
+            final=e.final,
         )
         for e in evaluations_
     ]
@@ -64,19 +67,24 @@ def jobs_of(
 
 
 def due_jobs(
-    jobs: Sequence[JobView], workers: Sequence[Worker], *, shutting_down: bool
+    jobs: Sequence[JobView],
+    workers: Sequence[Worker],
+    *,
+    shutting_down: bool,
+    run_is_held: bool = False,
 ) -> list[tuple[JobView, Phase]]:
     """Jobs that need a look, with what they want of their worker.
 
     Of each kind only the oldest open job works; a job that has ended is due while its worker
     lives, and the next one waits for that, since they share a slot's name and log. A worker that
     has finished never takes its job up again: when the job was queued anew in the meantime (a
-    check of an export), that worker leaves first.
+    check of an export), that worker leaves first. While the run is held (paused, blocked), its
+    final evaluation gets no worker: it is the run's own work, and waits with the rest of it.
     """
     due: list[tuple[JobView, Phase]] = []
     busy_roles = set()
     for job in jobs:
-        live = [w for w in workers if w.ended_at is None and job.slot.holds(w)]
+        live = _workers_of(job, workers)
         is_over = job.ended or job.cancelled or shutting_down
         if live and (is_over or any(w.state == WorkerState.FINISHED for w in live)):
             due.append((job, Phase.DRAIN))
@@ -85,8 +93,14 @@ def due_jobs(
         if job.ended or job.slot.role in busy_roles or shutting_down:
             continue
         busy_roles.add(job.slot.role)
+        if job.final and run_is_held and not _workers_of(job, workers):
+            continue
         due.append((job, Phase.CLEAR if job.cancelled else Phase.WORK))
     return due
+
+
+def _workers_of(job: JobView, workers: Sequence[Worker]) -> list[Worker]:
+    return [w for w in workers if w.ended_at is None and job.slot.holds(w)]
 
 
 def begin_job(session: Session, run_id: str, job: JobView, *, now: float) -> bool:
@@ -133,6 +147,11 @@ def ends_at_once(run: Run, job: JobView) -> bool:
         and is_stopping(run)
         and run.stop_mode == "now"
     )
+
+
+def is_held(run: Run) -> bool:
+    """Whether the run's own work waits for a person."""
+    return RunState(run.state) in (RunState.PAUSED, RunState.BLOCKED)
 
 
 def is_stopping(run: Run) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from control_plane.store.tables import Run
-from services.files import write_json
+from services.files import disk_faults, write_json
+from shared.errors import StorageFault
 from shared.layout import RunFolder
 
 
@@ -29,7 +30,19 @@ def run_record(run: Run) -> dict[str, Any]:
     }
 
 
+def make_run_folder(folder: RunFolder) -> None:
+    """The run's folder, if it is not there; EnvironmentFault when it cannot be made."""
+    try:
+        with disk_faults(folder.root):
+            folder.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFault(
+            f"the run's folder {folder.root} cannot be made: {error.strerror}; "
+            "what lies in its way must go"
+        ) from error
+
+
 def write_run_file(folder: RunFolder, run: Run) -> None:
-    """Replace run.json; DiskFullError or EnvironmentFault when it cannot be written."""
-    folder.root.mkdir(parents=True, exist_ok=True)
+    """Replace run.json; EnvironmentFault when it cannot be written."""
+    make_run_folder(folder)
     write_json(folder.run_json, run_record(run))

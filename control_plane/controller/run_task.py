@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+from control_plane.broadcast import StreamEvent
 from control_plane.controller.alerts import AlertKind
 from control_plane.controller.decisions import (
     Phase,
@@ -43,6 +44,7 @@ from control_plane.controller.snapshot import Snapshot, take_snapshot
 from control_plane.controller.supervisor import Supervisor
 from control_plane.store import evaluations, runs
 from control_plane.store.tables import Run, Worker
+from control_plane.store.views import run_view
 from shared.config import RunConfig
 from shared.errors import ConflictError, EnvironmentFault, NotFoundError
 from shared.states import ACTIVE_STATES, RunEvent, RunState
@@ -78,6 +80,7 @@ class RunTask:
         self._is_settled = False
         self._drain_seen_at: float | None = None
         self._recorded: tuple[object, ...] = ()
+        self._problem: str | None = None
 
     @property
     def drain_deadline_s(self) -> float:
@@ -108,14 +111,17 @@ class RunTask:
                 if not is_taken_up:
                     await self._take_up()
                     is_taken_up = True
-                if not await self._look() and not self._wake.is_set():
+                is_needed = await self._look()
+                await self._tell(None)
+                if not is_needed and not self._wake.is_set():
                     return
             except ConflictError as error:
                 # Somebody else moved the run between the look and the step: look again.
                 logger.info("run %s: %s", self.run_id, error)
                 self._environment.heartbeats.forget(self.run_id)
-            except EnvironmentFault as error:
-                logger.error("run %s: looks again later: %s", self.run_id, error)
+            except (EnvironmentFault, OSError) as error:
+                # The machine, not the run, is at fault: what it holds goes on when that is over.
+                await self._tell(str(error))
                 self._environment.heartbeats.forget(self.run_id)
             except NotFoundError:
                 logger.info("run %s has been deleted", self.run_id)
@@ -136,6 +142,22 @@ class RunTask:
             rested_s += tick_s
             if self._supervisor.find_dead(self._seen_workers):
                 return
+
+    async def _tell(self, problem: str | None) -> None:
+        """Log and show what holds the run up, and that it is over; each of them once."""
+        if problem == self._problem:
+            return
+        self._problem = problem
+        if problem is None:
+            logger.info("run %s goes on", self.run_id)
+        else:
+            logger.error("run %s: looks again later: %s", self.run_id, problem)
+        broadcaster = self._environment.broadcaster
+        if broadcaster.has_listeners(self.run_id):
+            with contextlib.suppress(EnvironmentFault, NotFoundError, OSError):
+                run = await self._database.read(runs.get, self.run_id)
+                data = run_view(run, problem).model_dump(mode="json")
+                broadcaster.publish(self.run_id, StreamEvent("run", data))
 
     async def _take_up(self) -> None:
         await self._supervisor.free_memory()

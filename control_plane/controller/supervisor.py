@@ -110,6 +110,9 @@ class Supervisor:
         try:
             handle = await self._launcher.launch(spec)
         except EnvironmentFault as error:
+            if error.retryable:  # of the machine, not of the worker: no failure is counted
+                await self._database.write(workers.discard, row.id)
+                raise
             logger.error("run %s: %s", self._run_id, error)
             await self._database.write(
                 workers.end,

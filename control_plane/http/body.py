@@ -7,6 +7,7 @@ lone surrogates, NUL characters, deep nesting) is refused here with a place and 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -20,6 +21,7 @@ from shared.errors import TooLargeError, UserError
 
 MAX_BODY_BYTES = 2**20
 MAX_DEPTH = 32
+BODY_S = 30.0
 _LIMIT = 2**63
 _MANY_DIGITS = re.compile(rb"\d{19}")
 BODY_KEY = "dflash_mesh.body"
@@ -33,7 +35,17 @@ class BodyMiddleware:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return await self.app(scope, receive, send)
         headers = Headers(scope=scope)
-        body = await _read(headers, receive)
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await _read(headers, receive)
+        except TimeoutError:
+            response = problem_response(
+                408,
+                f"the body did not come within {BODY_S:.0f} s",
+                instance=instance_of(scope),
+                headers={"Connection": "close"},
+            )
+            return await response(scope, receive, send)
         if body is None:
             return None
         if body:

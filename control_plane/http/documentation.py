@@ -21,6 +21,7 @@ _DESCRIPTIONS = {
     401: "The token is missing or wrong",
     403: "Host, origin or destination not allowed",
     404: "There is no such thing",
+    408: "The body comes too slowly",
     409: "The state does not allow it",
     413: "The body is too large",
     415: "The body is not declared as JSON",
@@ -124,7 +125,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     if any(parameter["name"] == "cursor" for parameter in parameters):
         statuses |= {400}
     if method in ("post", "put", "delete"):
-        statuses |= {400, 413, 415}
+        statuses |= {400, 408, 413, 415}
     if method == "post" and path != SESSION_PATH:
         statuses |= {422}
         parameters.append(

@@ -28,6 +28,7 @@ _SLUGS = {
     403: "forbidden-origin",
     404: "not-found",
     405: "method-not-allowed",
+    408: "body-too-slow",
     413: "body-too-large",
     415: "unsupported-media-type",
     422: "invalid-request",

@@ -29,7 +29,7 @@ ACCEPTED = status.HTTP_202_ACCEPTED
     status_code=ACCEPTED,
     summary="Start a run",
     responses={200: {"model": DryRunView, "description": "Dry run: nothing was started"}},
-    openapi_extra=problems(507),
+    openapi_extra=problems(409, 507),
 )
 async def start_run(
     request: RunRequest,
@@ -68,7 +68,7 @@ async def list_runs(
     page = found[:limit]
     more = len(found) > limit
     return Page(
-        items=[run_view(run) for run in page],
+        items=[run_view(run, mesh.database.write_problem) for run in page],
         next_cursor=make_cursor(page[-1].created_at, page[-1].id) if more else None,
     )
 
@@ -146,4 +146,5 @@ async def delete_run(
 
 
 async def _view(mesh: MeshState, run_id: str) -> RunView:
-    return run_view(await mesh.database.read(runs.get, run_id))
+    run = await mesh.database.read(runs.get, run_id)
+    return run_view(run, mesh.database.write_problem)

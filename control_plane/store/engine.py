@@ -17,19 +17,21 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, ProgrammingError
 from sqlalchemy.pool import QueuePool
 from sqlmodel import Session
 
 from control_plane.store.migrate import check_ours, upgrade
 from control_plane.store.tables import Event
-from shared.errors import DatabaseFault
+from services.files import disk_faults
+from shared.errors import DatabaseFault, DiskFullError
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -37,6 +39,14 @@ T = TypeVar("T")
 
 NUM_READERS = 4
 EVENTS_KEY = "appended_events"
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "free some space on that disk",
+    sqlite3.SQLITE_READONLY: "make the file and its file system writable again",
+    sqlite3.SQLITE_IOERR: "check the disk",
+    sqlite3.SQLITE_CANTOPEN: "check the disk, the permissions and the limit of open files",
+    sqlite3.SQLITE_CORRUPT: "stop the control plane and put back a copy from the folder 'backups'",
+    sqlite3.SQLITE_NOTADB: "stop the control plane and put back a copy from the folder 'backups'",
+}
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -45,6 +55,8 @@ class Database:
 
     def __init__(self, path: Path, *, busy_deadline_s: float = 30.0) -> None:
         self.path = path
+        # Why the last write failed; None when one has succeeded since.
+        self.write_problem: str | None = None
         self.on_events: Callable[[list[Event]], None] | None = None
         self._busy_deadline_s = busy_deadline_s
         self._write_engine = _engine(path, begin="BEGIN IMMEDIATE", query_only=False)
@@ -86,8 +98,17 @@ class Database:
         call = partial(self._read, partial(_call, function, args, kwargs))
         return await self._running_loop().run_in_executor(self._readers, call)
 
+    async def check(self) -> None:
+        """Whether the database answers, and takes writes if the last one failed: DatabaseFault."""
+        await self.read(_look)
+        if self.write_problem is not None:
+            await self.write(_touch)
+
     async def backup(self, target: Path) -> int:
-        """Copy the database, consistently, to a new file `target`; its size in bytes."""
+        """Copy the database, consistently, to a new file `target`; its size in bytes.
+
+        DiskFullError, StorageFault or DatabaseFault when it cannot be; nothing is left then.
+        """
         return await self._running_loop().run_in_executor(
             self._readers, partial(_copy, self.path, target)
         )
@@ -116,22 +137,34 @@ class Database:
         while True:
             try:
                 return self._attempt(call)
-            except OperationalError as error:
-                if not _is_busy(error):
-                    raise DatabaseFault(f"the database {self.path} failed: {error.orig}") from error
-                if time.monotonic() > deadline:
-                    raise DatabaseFault(
-                        f"the database {self.path} was locked by another program for "
-                        f"{self._busy_deadline_s:.0f} s; close the program that holds it"
-                    ) from error
-                log.warning("the database is locked by another program; trying again")
+            except DatabaseError as error:
+                if not _is_fault(error):
+                    raise
+                if _is_busy(error) and time.monotonic() <= deadline:
+                    log.warning("the database is locked by another program; trying again")
+                    continue
+                cause = _cause(error)
+                if _is_busy(error):
+                    cause = (
+                        f"it was locked by another program for {self._busy_deadline_s:.0f} s; "
+                        "close the program that holds it"
+                    )
+                self.write_problem = f"the database {self.path} cannot be written: {cause}"
+                raise DatabaseFault(self.write_problem) from error
 
     def _attempt(self, call: Callable[[Session], T]) -> T:
         with Session(self._write_engine, expire_on_commit=False) as session:
+            driver = session.connection().connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            before = driver.total_changes
             result = call(session)
+            session.flush()
+            has_written = driver.total_changes > before
             session.commit()
             events: list[Event] = session.info.pop(EVENTS_KEY, [])
             session.expunge_all()
+        if has_written:
+            self.write_problem = None
         if events and self.on_events is not None:
             self._running_loop().call_soon_threadsafe(self.on_events, events)
         return result
@@ -142,8 +175,12 @@ class Database:
                 result = call(session)
                 session.expunge_all()
                 return result
-        except OperationalError as error:
-            raise DatabaseFault(f"the database {self.path} failed: {error.orig}") from error
+        except DatabaseError as error:
+            if not _is_fault(error):
+                raise
+            raise DatabaseFault(
+                f"the database {self.path} cannot be read: {_cause(error)}"
+            ) from error
 
     def _close(self) -> None:
         self._readers.shutdown()
@@ -158,9 +195,30 @@ def _call(
     return function(session, *args, **kwargs)
 
 
-def _is_busy(error: OperationalError) -> bool:
-    code = getattr(error.orig, "sqlite_errorcode", 0)
-    return (code & 0xFF) in _BUSY_CODES
+def _code(error: BaseException | None) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _is_busy(error: DatabaseError) -> bool:
+    return _code(error.orig) in _BUSY_CODES
+
+
+def _is_fault(error: DatabaseError) -> bool:
+    """Whether file, disk or system are to blame, and not the statement."""
+    return not isinstance(error, IntegrityError | ProgrammingError | DataError)
+
+
+def _cause(error: DatabaseError) -> str:
+    remedy = _REMEDIES.get(_code(error.orig))
+    return f"{error.orig}; {remedy}" if remedy else str(error.orig)
+
+
+def _look(session: Session) -> None:
+    session.execute(text("SELECT 1 FROM runs LIMIT 1"))
+
+
+def _touch(session: Session) -> None:
+    session.execute(text("UPDATE alembic_version SET version_num = version_num"))
 
 
 def _engine(path: Path, *, begin: str, query_only: bool) -> Engine:
@@ -197,15 +255,19 @@ def _engine(path: Path, *, begin: str, query_only: bool) -> Engine:
 
 def _copy(source: Path, target: Path) -> int:
     partial_file = target.with_name(target.name + ".partial")
-    partial_file.unlink(missing_ok=True)
-    reader = sqlite3.connect(f"file:{source}?mode=ro", uri=True)
     try:
-        writer = sqlite3.connect(partial_file)
-        try:
+        with (
+            disk_faults(target),
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as reader,
+            closing(sqlite3.connect(partial_file)) as writer,
+        ):
             reader.backup(writer)
-        finally:
-            writer.close()
+        partial_file.replace(target)
+    except sqlite3.Error as error:
+        text = f"the backup {target} cannot be written: {error}"
+        if _code(error) == sqlite3.SQLITE_FULL:
+            raise DiskFullError(f"{text}; free some space on that disk") from error
+        raise DatabaseFault(text) from error
     finally:
-        reader.close()
-    partial_file.replace(target)
+        partial_file.unlink(missing_ok=True)
     return target.stat().st_size

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import tuple_
+from sqlalchemy import func, tuple_
 from sqlalchemy import update as sql_update
 from sqlmodel import Session, col, select
 
@@ -32,8 +32,16 @@ def create(
     config_sha256: str,
     progress: dict[str, Any],
     now: float,
+    max_queued: int | None = None,
 ) -> Run:
-    """A new run, queued."""
+    """A new run, queued; ConflictError when `max_queued` runs wait already."""
+    if max_queued is not None:
+        num_queued = count_in_states(session, [RunState.QUEUED])
+        if num_queued >= max_queued:
+            raise ConflictError(
+                f"{num_queued} runs wait already, the most this control plane takes; wait until "
+                "some have started, stop some, or start it with a larger --max-queued-runs"
+            )
     run = Run(
         id=run_id,
         name=name,
@@ -88,6 +96,22 @@ def list_in_states(session: Session, states: Iterable[RunState]) -> list[Run]:
         .order_by(col(Run.created_at), col(Run.id))
     )
     return list(session.exec(query))
+
+
+def count_in_states(session: Session, states: Iterable[RunState]) -> int:
+    query = select(func.count()).where(col(Run.state).in_([state.value for state in states]))
+    return session.exec(query).one()
+
+
+def list_queued(session: Session) -> list[str]:
+    """Ids of the runs that wait, oldest first."""
+    query = select(Run.id).where(Run.state == RunState.QUEUED.value)
+    return list(session.exec(query.order_by(col(Run.created_at), col(Run.id))))
+
+
+def list_ids(session: Session) -> list[str]:
+    """Ids of all runs."""
+    return list(session.exec(select(Run.id)))
 
 
 def transition(

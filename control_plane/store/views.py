@@ -16,17 +16,27 @@ from shared.api.runs import (
     WorkerView,
 )
 from shared.api.workers import QueueReport
-from shared.states import DesiredState, Role, RunState, Stage, WorkerState, allowed_actions
+from shared.states import (
+    ENDED_STATES,
+    DesiredState,
+    Role,
+    RunState,
+    Stage,
+    WorkerState,
+    allowed_actions,
+)
 
 
-def run_view(run: Run) -> RunView:
+def run_view(run: Run, problem: str | None = None) -> RunView:
+    """`problem`: what holds a living run up although its row cannot say so; its reason then."""
     state = RunState(run.state)
+    is_held_up = problem is not None and state not in ENDED_STATES
     return RunView(
         id=run.id,
         name=run.name,
         state=state,
         stage=Stage(run.stage) if run.stage else None,
-        reason=run.reason,
+        reason=problem if is_held_up else run.reason,
         created_at=run.created_at,
         started_at=run.started_at,
         ended_at=run.ended_at,

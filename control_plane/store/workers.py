@@ -166,6 +166,11 @@ def end(
     return worker
 
 
+def discard(session: Session, worker_id: str) -> None:
+    """The process of this launch never came to be: forget the row."""
+    session.delete(get(session, worker_id))
+
+
 def get(session: Session, worker_id: str) -> Worker:
     """The worker; NotFoundError when there is none with this id."""
     worker = session.get(Worker, worker_id)

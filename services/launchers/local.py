@@ -9,6 +9,7 @@ is reaped, so that its group id cannot have been reused when the group is killed
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -20,13 +21,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import services
+from services.files import disk_faults
 from services.launchers.base import LaunchSpec, ProcessHandle
 from services.process_birth import process_birth
-from shared.errors import EnvironmentFault
+from shared.errors import EnvironmentFault, ExhaustedFault
 
 logger = logging.getLogger(__name__)
 TOKEN_VARIABLE = "DFLASH_MESH_TOKEN"
 _REAP_INTERVAL_S = 2.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 
 class LocalLauncher:
@@ -74,9 +77,12 @@ class LocalLauncher:
 
     def _launch(self, spec: LaunchSpec) -> ProcessHandle:
         command = [sys.executable, "-m", f"{self._package}.{spec.role.value}", *self._options(spec)]
+        child: subprocess.Popen[bytes] | None = None
         try:
-            spec.log_path.parent.mkdir(parents=True, exist_ok=True)
-            with spec.log_path.open("ab") as log:
+            with disk_faults(spec.log_path):
+                spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+                log = spec.log_path.open("ab")
+            with log:
                 child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -85,12 +91,14 @@ class LocalLauncher:
                     env=worker_environment(spec, os.environ, self._token),
                     start_new_session=True,
                 )
+            # One that has ended already is not reaped yet, so its number is still its own.
+            handle = ProcessHandle(self._host, child.pid, process_birth(child.pid) or "ended")
         except OSError as error:
-            raise EnvironmentFault(
-                f"{spec.role.value} {spec.rank} could not be started: {error}"
-            ) from error
-        # One that has ended already is not reaped yet, so its number is still its own.
-        handle = ProcessHandle(self._host, child.pid, process_birth(child.pid) or "ended")
+            if child is not None:
+                child.kill()
+                child.wait()
+            kind = ExhaustedFault if error.errno in _EXHAUSTED else EnvironmentFault
+            raise kind(f"{spec.role.value} {spec.rank} could not be started: {error}") from error
         self._children[handle] = child
         return handle
 

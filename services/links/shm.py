@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from services.files import disk_faults
 from services.links.arena import Arena, aligned
 from services.links.frames import ByteArray
 from services.links.identity import SHM_FOLDER, LinkIdentity
@@ -149,11 +150,12 @@ def remove_stale_segments(
     removed: list[str] = []
     if not folder.is_dir():
         return removed
-    for path in sorted(folder.glob(f"{prefix}*")):
-        match = _ENTRY.match(path.name.removeprefix(prefix))
-        if match and match["incarnation"] not in live_incarnations:
-            path.unlink(missing_ok=True)
-            removed.append(path.name)
+    with disk_faults(folder):
+        for path in sorted(folder.glob(f"{prefix}*")):
+            match = _ENTRY.match(path.name.removeprefix(prefix))
+            if match and match["incarnation"] not in live_incarnations:
+                path.unlink(missing_ok=True)
+                removed.append(path.name)
     return removed
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from services.files import sha256_file, write_file
 from services.object_stores import open_store
 from shared.api.exports import PART_ORDER
-from shared.errors import IntegrityError, MeshError
+from shared.errors import EnvironmentFault, IntegrityError, MeshError
 from shared.layout import RunFolder
 from shared.manifest import ManifestFile, parse_manifest
 from shared.messages import FileClosed
@@ -86,11 +86,12 @@ class ContinuousArchive:
         self._refreshed_at = 0.0
         self._looked = False
         self._drafter_problem: str | None = None
+        self._held_up: str | None = None
 
     async def run_pass(self, *, everything: bool = False) -> None:
         """Archive what is settled; with `everything`, or after REFRESH_S, what changes too.
 
-        Raises only for faults of this machine's own disk (DiskFullError, EnvironmentFault).
+        Nothing that goes wrong here stops the run: what is held up is tried again.
         """
         refresh = everything or time.monotonic() - self._refreshed_at > REFRESH_S
         if self._destination is not None:
@@ -105,9 +106,20 @@ class ContinuousArchive:
                 if self.state.problem is not None:
                     logger.info("archiving goes on")
                 self.state.problem = self._drafter_problem
-        await asyncio.to_thread(self._write_documents)
+        await self._keep_documents()
         if refresh:
             self._refreshed_at = time.monotonic()
+
+    async def _keep_documents(self) -> None:
+        """The folder's own documents; a disk that takes them no more must not end the run."""
+        try:
+            await asyncio.to_thread(self._write_documents)
+        except (EnvironmentFault, OSError) as error:
+            if self._held_up != str(error):
+                logger.warning("manifest and PROGRESS.md are not up to date: %s", error)
+            self._held_up = str(error)
+        else:
+            self._held_up = None
 
     def heard(self, closed: FileClosed) -> None:
         """A worker has closed a file and summed it: no need to sum it again."""

@@ -13,6 +13,8 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Callable
+from typing import ParamSpec
 
 from services.links import Listener
 from services.links.identity import LinkLimits
@@ -20,7 +22,7 @@ from services.object_stores import open_store
 from services.secret_values import known_secrets
 from shared.api.events import ExportProgress
 from shared.config.loading import config_sha256
-from shared.errors import ChannelClosed, IntegrityError
+from shared.errors import ChannelClosed, EnvironmentFault, IntegrityError
 from shared.messages import FileClosed
 from shared.states import WorkerState
 from workers.archiver.continuous import ArchiveState, ContinuousArchive, archive_until
@@ -30,6 +32,7 @@ from workers.archiver.transfer import Tally
 from workers.runtime import WorkerContext
 
 logger = logging.getLogger(__name__)
+P = ParamSpec("P")
 
 NICENESS = 10
 REPORT_S = 1.0
@@ -39,19 +42,25 @@ _LIMITS = LinkLimits(max_messages=64, max_bytes=4 * 2**20)
 async def main(context: WorkerContext) -> None:
     """The role. Raises MeshError; a failed export is a result, not an error."""
     os.nice(NICENESS)
-    await asyncio.to_thread(record_hardware, context.folder)
+    await _keep(record_hardware, context.folder)
     if context.job is not None:
         await _run_job(context, ExportOrder.from_job(context.job))
     else:
         await _archive_run(context)
 
 
+async def _keep(write: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Write a document beside the run's own files; where the disk refuses, the work goes on."""
+    try:
+        await asyncio.to_thread(write, *args, **kwargs)
+    except (EnvironmentFault, OSError) as error:
+        logger.warning("a document of the run is not up to date: %s", error)
+
+
 async def _run_job(context: WorkerContext, order: ExportOrder) -> None:
     identity = _identity(context)
     if order.kind == "export":
-        await asyncio.to_thread(
-            write_progress, context.folder, identity.run_id, identity.run_name, None
-        )
+        await _keep(write_progress, context.folder, identity.run_id, identity.run_name, None)
     status = ExportStatus(lambda status: _emit(context, order, status), Tally())
     context.set_state(WorkerState.RUNNING)
     store = open_store(order.destination)

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from control_plane.broadcast import Broadcaster
-from control_plane.controller import Controller
 from control_plane.settings import Settings
-from control_plane.store import Database, workers
+from control_plane.store import workers
 from shared.api.workers import Heartbeat
 from shared.states import RunState
-from tests.integration.mesh.test_controller import Mesh, RecordingLauncher
+from tests.integration.mesh.test_controller import Mesh, RecordingLauncher, open_mesh
 
 
 class WallClock:
@@ -34,20 +32,8 @@ def wall() -> WallClock:
 
 @pytest.fixture
 async def mesh(tmp_path: Path, wall: WallClock) -> AsyncIterator[Mesh]:
-    settings = Settings(data=tmp_path / "data")
-    settings.data.mkdir()
-    database = await Database.open(settings.folder.database)
-    controller = Controller(
-        settings=settings,
-        database=database,
-        launcher=RecordingLauncher(),
-        broadcaster=Broadcaster(),
-        clock=wall,
-    )
-    await controller.start()
-    yield Mesh(controller, database, settings)
-    await controller.shutdown()
-    await database.close()
+    async with open_mesh(Settings(tmp_path / "data"), RecordingLauncher(), clock=wall) as opened:
+        yield opened
 
 
 async def running(mesh: Mesh, **supervision: float) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +136,33 @@ def launcher() -> RecordingLauncher:
     return RecordingLauncher()
 
 
+@asynccontextmanager
+async def open_mesh(
+    settings: Settings, launcher: RecordingLauncher, **clocks: Callable[[], float]
+) -> AsyncIterator[Mesh]:
+    """A controller at work, shut down in the end."""
+    settings.data.mkdir(exist_ok=True)
+    database = await Database.open(settings.folder.database)
+    controller = Controller(
+        settings=settings,
+        database=database,
+        launcher=launcher,
+        broadcaster=Broadcaster(),
+        **clocks,
+    )
+    await controller.start()
+    try:
+        yield Mesh(controller, database, settings)
+    finally:
+        await controller.shutdown()
+        await database.close()
+
+
 @pytest.fixture
 async def mesh(tmp_path: Path, launcher: RecordingLauncher) -> AsyncIterator[Mesh]:
     settings = Settings(data=tmp_path / "data", max_active_runs=2, export_roots=(tmp_path,))
-    settings.data.mkdir()
-    database = await Database.open(settings.folder.database)
-    controller = Controller(
-        settings=settings, database=database, launcher=launcher, broadcaster=Broadcaster()
-    )
-    await controller.start()
-    yield Mesh(controller, database, settings)
-    await controller.shutdown()
-    await database.close()
+    async with open_mesh(settings, launcher) as opened:
+        yield opened
     left = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("run-")]
     assert left == []
 

@@ -13,7 +13,7 @@ from services.files import (
     write_file,
     write_json,
 )
-from shared.errors import DiskFullError, EnvironmentFault
+from shared.errors import DiskFullError, ExhaustedFault, ReadOnlyError, StorageFault
 from tests.helpers.small_disks import fill, mounted_small_disk
 
 
@@ -59,8 +59,9 @@ def test_a_full_disk_has_a_name_and_harms_nothing(tmp_path):
     [
         (errno.ENOSPC, DiskFullError),
         (errno.EDQUOT, DiskFullError),
-        (errno.EACCES, EnvironmentFault),
-        (errno.EROFS, EnvironmentFault),
+        (errno.EACCES, StorageFault),
+        (errno.EROFS, ReadOnlyError),
+        (errno.EMFILE, ExhaustedFault),
         (errno.ENOENT, FileNotFoundError),
     ],
 )

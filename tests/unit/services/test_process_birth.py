@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -25,10 +24,10 @@ def test_the_birth_stays_when_the_boot_time_shifts(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("portable", [False, True])
 def test_processes_differ_and_who_has_ended_has_none(
-    portable: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    portable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if portable:
-        monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "missing")
+        monkeypatch.setattr(module, "_read_boot_id", lambda: None)
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         birth = process_birth(child.pid)

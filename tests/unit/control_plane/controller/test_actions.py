@@ -9,7 +9,8 @@ import pytest
 
 from control_plane.controller import actions
 from control_plane.store import Database, evaluations, runs
-from shared.states import RunEvent
+from shared.errors import ConflictError
+from shared.states import RunEvent, RunState
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def create(database: Database, run_id: str) -> None:
+async def create(database: Database, run_id: str, max_queued: int | None = None) -> None:
     await database.write(
         runs.create,
         run_id=run_id,
@@ -28,6 +29,7 @@ async def create(database: Database, run_id: str) -> None:
         config_sha256="0" * 64,
         progress={},
         now=10.0,
+        max_queued=max_queued,
     )
 
 
@@ -65,3 +67,14 @@ async def test_a_run_taken_up_again_makes_its_final_evaluation_anew(database: Da
     await database.write(actions.pause_for_shutdown, now=13.0)
     await database.write(actions.take_up, resume=True, now=14.0)
     assert await finals(database) == [("failed", False)]
+
+
+async def test_the_queue_has_an_end(database: Database) -> None:
+    for run_id in ("r1", "r2"):
+        await create(database, run_id, max_queued=2)
+    with pytest.raises(ConflictError, match=r"2 runs wait already.*--max-queued-runs"):
+        await create(database, "r3", max_queued=2)
+    assert await database.read(runs.list_queued) == ["r1", "r2"]
+    await database.write(actions.launch, "r1", now=11.0)
+    await create(database, "r3", max_queued=2)
+    assert await database.read(runs.count_in_states, [RunState.QUEUED]) == 2

@@ -108,3 +108,16 @@ def test_a_job_queued_again_waits_until_its_finished_worker_has_left() -> None:
     assert due([again], workers=[lives]) == [("export-1", Phase.DRAIN)]
     lives.ended_at = NOW
     assert due([again], workers=[lives]) == [("export-1", Phase.WORK)]
+
+
+def test_the_final_evaluation_of_a_held_run_waits_for_the_run() -> None:
+    jobs = jobs_of(config(), [export(1, "queued")], [evaluation("running")])
+
+    def due_when_held(workers: list) -> list:
+        found = due_jobs(jobs, workers, shutting_down=False, run_is_held=True)
+        return [job.id for job, _ in found]
+
+    assert due_when_held([]) == ["export-1"]
+    assert due_when_held([worker("evaluator", job_id="eval-1")]) == ["export-1", "eval-1"]
+    asked_for = jobs_of(config(), [], [evaluation("queued", final=False)])
+    assert due_jobs(asked_for, [], shutting_down=False, run_is_held=True)
