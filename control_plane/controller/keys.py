@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from services.files import disk_faults
 from services.links import make_link_keys
 from shared.api.workers import LinkKeys
 
@@ -44,20 +45,22 @@ class LinkKeyStore:
         if not path.exists():
             return None
         try:
-            return LinkKeys.model_validate_json(path.read_bytes())
+            with disk_faults(path):
+                return LinkKeys.model_validate_json(path.read_bytes())
         except ValidationError:
             logger.warning("the link keys of run %s cannot be read and are made anew", run_id)
             return None
 
     def _make(self, run_id: str) -> LinkKeys:
         keys = make_link_keys()
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = self._path(run_id).with_suffix(".partial")
-        partial.unlink(missing_ok=True)
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(keys.model_dump_json())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path(run_id))
+        with disk_faults(partial):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(keys.model_dump_json())
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path(run_id))
         return keys

@@ -9,7 +9,7 @@ from services.files import sha256_file
 from services.links import LinkLimits, dial
 from services.object_stores import LocalStore, open_store
 from shared.api.events import ExportProgress
-from shared.errors import UnreachableError
+from shared.errors import ReadOnlyError, UnreachableError
 from shared.manifest import parse_manifest
 from shared.messages import FileClosed
 from shared.states import Role, WorkerState
@@ -230,3 +230,22 @@ async def test_an_export_to_the_archive_keeps_what_is_archived(tmp_path):
     assert progress(context)[-1].state == "completed"
     manifest = parse_manifest((tmp_path / "store" / "manifest.json").read_bytes(), source="test")
     assert "checkpoints/step_00000010/COMPLETE" in {file.path for file in manifest.files}
+
+
+async def test_a_disk_that_takes_no_documents_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    """Without a destination the archiver has nothing that a run could fail for."""
+
+    def refuse(*_):
+        raise ReadOnlyError("cannot use PROGRESS.md: the file system is read-only")
+
+    folder = make_run(tmp_path / "run")
+    context = Workplace(folder.root, tiny_config()).context(Role.ARCHIVER)
+    with monkeypatch.context() as patched:
+        patched.setattr(archiver_worker, "record_hardware", refuse)
+        patched.setattr(continuous, "write_progress", refuse)
+        patched.setattr(continuous, "SCAN_S", 0.01)
+        async with running(context):
+            await until(lambda: "up to date" in caplog.text)
+    assert context.state is not WorkerState.FAILED
+    told = [r for r in caplog.records if "manifest and PROGRESS.md" in r.message]
+    assert len(told) == 1

@@ -14,13 +14,15 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
+from sqlalchemy.exc import IntegrityError
 from sqlmodel import SQLModel
 
 from control_plane.lock import FolderLock
 from control_plane.store import Database, events, runs
 from control_plane.store.migrate import APPLICATION_ID, alembic_config
-from shared.errors import ConflictError, DatabaseFault, EnvironmentFault
+from shared.errors import ConflictError, DatabaseFault, DiskFullError, EnvironmentFault
 from shared.states import RunEvent
+from tests.helpers.small_disks import fill, mounted_small_disk
 
 ROOT = Path(__file__).parents[3]
 WRITER = """
@@ -228,5 +230,42 @@ def test_one_control_plane_for_a_data_folder(tmp_path: Path) -> None:
 
 def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFault, match="cannot be written"):
+    with pytest.raises(EnvironmentFault, match=r"cannot be written"):
         FolderLock(tmp_path / "file" / "data" / "control_plane.lock").acquire()
+
+
+async def test_a_backup_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "control_plane.sqlite")
+    with mounted_small_disk(tmp_path / "disk", 64 * 1024) as disk:
+        fill(disk, leave_bytes=8192)
+        with pytest.raises(DiskFullError, match=r"copy\.sqlite.*free some space"):
+            await database.backup(disk / "copy.sqlite")
+        assert [p.name for p in disk.iterdir()] == ["ballast"]
+    await database.close()
+
+
+async def test_a_file_that_is_damaged_while_it_is_open_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "control_plane.sqlite"
+    database = await Database.open(path)
+    await make_run(database)
+    await database.close()
+    size = path.stat().st_size
+    database = await Database.open(path)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    with pytest.raises(DatabaseFault, match=r"cannot be read.*malformed.*backups"):
+        await database.read(runs.get, "r")
+    with pytest.raises(DatabaseFault, match=r"cannot be written.*malformed.*backups"):
+        await make_run(database)
+    assert "malformed" in str(database.write_problem)
+    await database.close()
+
+
+async def test_an_error_of_the_statement_is_no_fault_of_the_database(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "control_plane.sqlite")
+    await make_run(database)
+    with pytest.raises(IntegrityError):
+        await make_run(database)  # the same id
+    assert database.write_problem is None
+    await database.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -321,3 +323,38 @@ async def test_many_calls_at_once_are_all_answered(plane: Plane) -> None:
         )
     )
     assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_what_the_machine_refuses_is_a_problem_with_its_place(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await plane.start_run()
+    folder = tmp_path / "data" / "runs" / run["id"] / "logs"
+    with monkeypatch.context() as patched:
+        refused = PermissionError(errno.EACCES, "Permission denied")
+        patched.setattr(Path, "is_dir", Mock(side_effect=refused))
+        answer = await plane.client.get(f"/v1/runs/{run['id']}/logs")
+    assert answer.status_code == 503
+    assert str(folder) in answer.json()["detail"]
+
+
+async def test_a_database_that_takes_no_writes_shows_everywhere(plane: Plane) -> None:
+    run = await plane.start_run()
+    plane.mesh.database.write_problem = "the database x cannot be written: disk full"
+    for url in (f"/v1/runs/{run['id']}", "/v1/runs"):
+        view = (await plane.client.get(url)).json()
+        assert "disk full" in view.get("items", [view])[0]["reason"]
+    ready = await plane.client.get("/readyz")  # tries a write, which succeeds
+    assert ready.status_code == 200
+    assert (await plane.client.get(f"/v1/runs/{run['id']}")).json()["reason"] is None
+
+
+async def test_more_runs_than_may_wait_are_refused(make_plane: PlaneFactory) -> None:
+    async with make_plane(max_queued_runs=1) as full:
+        await full.start_run()
+        body = {"preset": "demo", "overrides": {"data.num_prompts": 12}}
+        answer = await full.client.post("/v1/runs", json=body)
+        assert answer.status_code == 409
+        assert "stop some" in answer.json()["detail"]
+        folders = list((full.mesh.settings.data / "runs").iterdir())
+        assert len(folders) == 1

@@ -13,7 +13,13 @@ from control_plane.controller import run_task, supervisor
 from control_plane.settings import Settings
 from control_plane.store import workers
 from services.launchers import LaunchSpec, ProcessHandle
-from shared.errors import DatabaseFault, EnvironmentFault, ExhaustedFault, StorageFault
+from shared.errors import (
+    DatabaseFault,
+    EnvironmentFault,
+    ExhaustedFault,
+    ReadOnlyError,
+    StorageFault,
+)
 from shared.states import RunState
 from tests.helpers.small_disks import fill, mounted_small_disk
 from tests.integration.mesh.test_controller import (
@@ -71,6 +77,21 @@ async def test_a_launch_that_the_machine_has_no_room_for_counts_as_no_failure(
     await mesh.register_all(run_id)
     await mesh.until_state(run_id, RunState.RUNNING)
     assert len(await mesh.database.read(workers.list_for_run, run_id)) == 2
+
+
+@pytest.mark.parametrize("kind", [StorageFault, ReadOnlyError])
+async def test_a_disk_that_refuses_pauses_the_run_with_its_reason(
+    mesh: Mesh,
+    kind: type[StorageFault],
+) -> None:
+    run_id = await mesh.submit()
+    leases = await mesh.register_all(run_id)
+    await mesh.until_state(run_id, RunState.RUNNING)
+    fact = {"type": "worker_failed", "slug": kind.slug, "retryable": kind.retryable}
+    message = "cannot use shard_000001.arrow: the file system is read-only"
+    await mesh.beat(leases[0].worker_id, 1, {**fact, "number": 0, "message": message})
+    paused = await mesh.until_state(run_id, RunState.PAUSED)
+    assert message in str(paused.reason)
 
 
 async def test_a_run_without_a_place_is_not_queued(mesh: Mesh, tmp_path: Path) -> None:
