@@ -201,9 +201,8 @@ def test_phase(state: RunState, fields: dict, shutting_down: bool, phase: Phase)
 def test_who_has_left_is_not_silent_but_its_process_must_end(phase: Phase) -> None:
     wanted = "run" if phase is Phase.WORK else "drain"
     row = worker("batcher", state="exited", desired=wanted, heartbeat_at=NOW - 15)
-    assert supervise(phase, [SLOT], [row], POLICY, situation(drain_from=NOW - 15)) == []
-    late = situation(now=NOW + 6, drain_from=NOW)
-    [action] = supervise(phase, [SLOT], [row], POLICY, late)
+    assert decide(phase, [SLOT], [row], drain_from=NOW - 15) == []
+    [action] = decide(phase, [SLOT], [row], now=NOW + 6, drain_from=NOW)
     assert isinstance(action, Kill)
     assert action.reason == (
         "has left, but its process did not end within supervision.drain_deadline_s (20 s)"
