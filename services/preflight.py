@@ -1,7 +1,7 @@
 """The check of a run before anything starts: target folder, prompts, data set, shapes.
 
 Called by the control plane when a run is submitted, so it loads neither torch nor transformers. It
-reads the prompts file once, since a broken row should be known now and not in an hour. What is
+reads the prompts once, without keeping them, since a broken row should be known now and not in an hour. What is
 wrong is collected, so that one answer names the target's and the data's problems together.
 """
 
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.builtin import is_builtin_prompts, target_folder
+from services.builtin import target_folder
 from services.data import held_out
 from services.data.dataset import DatasetInfo, read_dataset
-from services.data.prompts import iter_prompts
-from services.data.source import load_prompts, split_run_prompts
+from services.data.source import PromptCounts, count_prompts, require_location
 from services.data.tokenizer_files import TokenizerFacts, read_tokenizer_facts
 from services.target_models.drafter_shape import drafter_config
 from shared.config import RunConfig
@@ -70,7 +69,7 @@ def check_run(config: RunConfig, *, known: Sequence[tuple[str, UserError]] = ())
         facts = attempt("target.path", lambda: read_tokenizer_facts(folder)) if shape else None
         if shape and facts and Stage.TRAIN in config.stages:
             drafter = attempt("drafter", lambda: drafter_config(config, folder))
-    counts: tuple[int, int, int, int] | None = (0, 0, 0, 0)
+    counts: PromptCounts | None = PromptCounts(0, 0, 0, 0, 0)
     reads_prompts = Stage.GENERATE in config.stages or will_evaluate(config)
     if reads_prompts and config.data.prompts is not None:
         counts = attempt("data.prompts", lambda: _count_prompts(config))
@@ -88,16 +87,22 @@ def check_run(config: RunConfig, *, known: Sequence[tuple[str, UserError]] = ())
             errors=[one for field, error in problems for one in _fields(field, error)],
         )
     assert shape is not None and counts is not None
-    return Preflight(shape, drafter, *counts, num_samples=info.num_samples if info else 0)
+    return Preflight(
+        shape,
+        drafter,
+        num_prompts=counts.usable,
+        num_training_prompts=counts.training,
+        num_held_out=counts.held_out,
+        num_bad_rows=counts.bad_rows,
+        num_samples=info.num_samples if info else 0,
+    )
 
 
 def missing_inputs(tree: Mapping[str, Any]) -> list[FieldError]:
     """Files that a configuration names and that are not there, though it is not valid yet."""
     checks: dict[str, Callable[[str], object]] = {
         "target.path": lambda path: TargetShape.read(target_folder(path)),
-        "data.prompts": lambda path: (
-            is_builtin_prompts(path) or next(iter_prompts(Path(path).expanduser(), limit=1), None)
-        ),
+        "data.prompts": require_location,
         "data.dataset": lambda path: read_dataset(Path(path).expanduser()),
     }
     found: list[FieldError] = []
@@ -135,12 +140,11 @@ def _read_shape(folder: Path) -> TargetShape:
     return shape
 
 
-def _count_prompts(config: RunConfig) -> tuple[int, int, int, int]:
-    prompts = load_prompts(config)
-    split = split_run_prompts(config, prompts)
-    if will_evaluate(config) and not split.held_out:
-        held_out.refuse(config, num_different=len({row.sha256 for row in prompts.rows}))
-    return len(prompts.rows), len(split.training), len(split.held_out), len(prompts.bad)
+def _count_prompts(config: RunConfig) -> PromptCounts:
+    counts = count_prompts(config)
+    if will_evaluate(config) and not counts.held_out:
+        held_out.refuse(config, num_different=counts.contents)
+    return counts
 
 
 def _read_dataset(folder: Path, facts: TokenizerFacts | None) -> DatasetInfo:

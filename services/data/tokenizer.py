@@ -7,7 +7,7 @@ which an answer ends.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,21 @@ class TargetTokenizer:
             raise TargetModelError(f"the tokenizer in {folder} does not load: {error}") from error
         return cls(folder, tokenizer, vocab_size=shape.vocab_size)
 
-    def render(self, messages: Sequence[dict[str, str]], *, thinking: bool | None) -> list[int]:
-        """Prompt ids of a conversation, ready for the answer.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Prompt ids of a conversation, ready for the answer; `tools` go to the template.
 
         `thinking` is handed to the template as enable_thinking; None leaves its default. DataError
         when the template refuses the conversation, TargetModelError for an id without embedding.
         """
-        options = {} if thinking is None else {"enable_thinking": thinking}
+        options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        if tools:
+            options["tools"] = list(tools)
         try:
             text = self._tokenizer.apply_chat_template(
                 list(messages), add_generation_prompt=True, tokenize=False, **options

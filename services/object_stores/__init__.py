@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from services.object_stores.base import ObjectInfo, ObjectStore
+from services.object_stores.blocking import BlockingStore
 from services.object_stores.local import LocalStore
 from services.object_stores.urls import FileUrl, S3Url, check_key, ensure_allowed, parse_store_url
 
 __all__ = [
+    "BlockingStore",
     "FileUrl",
     "LocalStore",
     "ObjectInfo",

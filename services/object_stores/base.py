@@ -82,8 +82,11 @@ class ObjectStore(ABC):
         """Store a small object; same errors as `put_file`."""
 
     @abstractmethod
-    def read(self, key: str) -> AsyncIterator[bytes]:
-        """The object's bytes in chunks; NotFoundError when there is none."""
+    def read(self, key: str, *, start: int = 0) -> AsyncIterator[bytes]:
+        """The object's bytes from `start` on, in chunks; NotFoundError when there is none.
+
+        `start` must lie below the object's size, or be 0.
+        """
 
     @abstractmethod
     def objects(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:

@@ -60,7 +60,7 @@ class LocalStore(ObjectStore):
     async def put_bytes(self, key: str, data: bytes, *, replace: bool = True) -> None:
         await asyncio.to_thread(self._write, self._target(key), iter([data]), replace)
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
+    async def read(self, key: str, *, start: int = 0) -> AsyncIterator[bytes]:
         path = self._target(key)
         try:
             file = await asyncio.to_thread(_open_regular, path)
@@ -68,6 +68,7 @@ class LocalStore(ObjectStore):
             raise NotFoundError(f"there is no {key} at {self.url}") from None
         try:
             with disk_faults(path):
+                os.lseek(file, start, os.SEEK_SET)
                 while chunk := await asyncio.to_thread(os.read, file, READ_CHUNK_BYTES):
                     yield chunk
         finally:

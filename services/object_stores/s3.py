@@ -154,11 +154,12 @@ class S3Store(ObjectStore):
     async def put_bytes(self, key: str, data: bytes, *, replace: bool = True) -> None:
         await self._put(key, data, sha256_bytes(data), replace)
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
+    async def read(self, key: str, *, start: int = 0) -> AsyncIterator[bytes]:
         doing = f"reading {key} at {self.url}"
-        answer = await self._call(
-            lambda: self._client.get_object(Bucket=self._bucket, Key=self._key(key)), doing
-        )
+        arguments = {"Bucket": self._bucket, "Key": self._key(key)}
+        if start:
+            arguments["Range"] = f"bytes={start}-"
+        answer = await self._call(lambda: self._client.get_object(**arguments), doing)
         async with answer["Body"] as body:
             try:
                 while chunk := await body.read(READ_CHUNK_BYTES):

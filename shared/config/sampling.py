@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
-    )
+from shared.config.section import PositiveInt, Section
 
 
-class SglangSection(_Section):
+class SglangSection(Section):
     """SGLang servers: attached by URL, or started by the run with their own Python."""
 
     urls: list[str] = Field([], description="Servers that run already; empty: start one")
@@ -28,7 +22,7 @@ class SglangSection(_Section):
     max_retries: int = Field(4, ge=0)
 
 
-class GeneratorSection(_Section):
+class GeneratorSection(Section):
     engine: Literal["embedded", "sglang"] = "embedded"
     thinking: bool | None = Field(
         None, description="enable_thinking of the chat template; None leaves it to the template"

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from shared.config.data import DataSection
 from shared.config.sampling import GeneratorSection
+from shared.config.section import Fraction, PositiveInt, Section
 from shared.states import Stage
 
-PositiveInt = Annotated[int, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
-    )
 
 
 class TargetSection(Section):
@@ -30,19 +24,6 @@ class TargetSection(Section):
     path: str = Field(description="Local folder, or 'builtin:tiny' for the target that ships")
     dtype: Dtype = "bfloat16"
     trust_remote_code: Literal[False] = False
-
-
-class DataSection(Section):
-    """Where prompts, or finished samples, come from."""
-
-    prompts: str | None = Field(
-        None, description="JSONL file of prompts or conversations, or 'builtin:tiny'"
-    )
-    num_prompts: PositiveInt | None = Field(None, description="Use only the first N prompts")
-    dataset: str | None = Field(None, description="Folder of Arrow shards of an earlier run")
-    held_out_share: Fraction = 0.05
-    max_held_out: int = Field(64, ge=0)
-    bad_rows: Literal["stop", "quarantine"] = "stop"
 
 
 class BatcherSection(Section):
@@ -212,7 +193,7 @@ class RunConfig(Section):
 
     name: str = Field("run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][\w.+-]*$")
     seed: int = Field(0, ge=0)
-    stages: list[Stage] = [Stage.GENERATE, Stage.TOKENISE, Stage.TRAIN, Stage.EVALUATE]
+    stages: list[Stage] = Field([Stage.GENERATE, Stage.TOKENISE, Stage.TRAIN, Stage.EVALUATE])
     target: TargetSection
     data: DataSection = DataSection()
     generator: GeneratorSection = GeneratorSection()

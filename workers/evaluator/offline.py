@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
-from services.builtin import is_builtin_prompts, prompt_rows, target_folder
-from services.data.prompts import PromptRow, collect_prompts, iter_prompts, number_rows
+from services.builtin import target_folder
+from services.data.prompts import PromptRow
+from services.data.source import read_prompts
 from services.data.tokenizer import TargetTokenizer
 from services.target_models.untrained import untrained_drafter
+from shared.config.data import DataSection
 from shared.dflash.export import load_drafter
 from shared.dflash.target import TargetModel
 from shared.errors import MeshError
@@ -68,11 +70,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rows(prompts: str, num_prompts: int) -> list[PromptRow]:
-    if is_builtin_prompts(prompts):
-        rows = number_rows(prompt_rows(num_prompts, BUILTIN_PROMPTS_SEED), limit=num_prompts)
-    else:
-        rows = iter_prompts(Path(prompts).expanduser(), limit=num_prompts)
-    return collect_prompts(rows, source=prompts, bad_rows="stop").rows
+    data = DataSection(prompts=prompts, num_prompts=num_prompts)
+    return read_prompts(data, seed=BUILTIN_PROMPTS_SEED)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -81,7 +80,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--target", required=True, help="target folder, or builtin:tiny")
     parser.add_argument("--drafter", required=True, type=Path, help="exported drafter folder")
-    parser.add_argument("--prompts", required=True, help="JSONL prompts, or builtin:tiny")
+    parser.add_argument(
+        "--prompts",
+        required=True,
+        help="file, folder or glob of prompts (as data.prompts), or builtin:tiny",
+    )
     parser.add_argument("--num-prompts", type=int, default=32)
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--thinking", choices=("on", "off", "template"), default="template")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.data.held_out import require_prompts
 from services.data.prompts import PromptRow
-from services.data.source import load_split
+from services.data.source import held_out_prompts
 from services.data.tokenizer import TargetTokenizer
 from shared.config import RunConfig
 from shared.errors import DataError
@@ -25,7 +25,7 @@ class EvaluationPrompt:
 def held_out_rows(config: RunConfig) -> list[PromptRow]:
     """The run's held-out prompts. DataError when it holds none out."""
     require_prompts(config)
-    rows = load_split(config).held_out
+    rows = held_out_prompts(config)
     if not rows:
         raise DataError(
             f"data.held_out_share {config.data.held_out_share} and data.max_held_out "
@@ -42,7 +42,9 @@ def render(
     DataError when none is left.
     """
     rendered = [
-        EvaluationPrompt(tokenizer.render(row.messages, thinking=thinking), _problem(row))
+        EvaluationPrompt(
+            tokenizer.render(row.messages, thinking=thinking, tools=row.tools), _problem(row)
+        )
         for row in rows
     ]
     fitting = [prompt for prompt in rendered if len(prompt.token_ids) < room]

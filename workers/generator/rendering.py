@@ -23,7 +23,7 @@ class Renderer:
 
     def render(self, row: PromptRow) -> list[int]:
         """DataError for a prompt that the template refuses or that leaves no room."""
-        ids = self.tokenizer.render(row.messages, thinking=self.thinking)
+        ids = self.tokenizer.render(row.messages, thinking=self.thinking, tools=row.tools)
         if len(ids) > self.max_prompt_tokens:
             raise DataError(
                 f"the prompt has {len(ids)} tokens, which leaves no room for an answer: at most "

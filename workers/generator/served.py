@@ -50,8 +50,7 @@ class ServedGeneration:
         """Generate what is missing; False when draining came first."""
         while pending := self._store.pending():
             # Those that have failed come last; each pass tries every pending prompt once.
-            fresh = [row for row in pending if self._store.num_attempts(row) == 0]
-            await self._pass(fresh or pending)
+            await self._pass(self._store.untried(pending) or pending)
             if self._context.draining.is_set():
                 return False
         return True

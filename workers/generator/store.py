@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.data.prompts import PromptRow
+from services.data.spool import PromptRows
 from services.generation import Answer
 from shared.errors import MeshError
 from shared.messages import Completion
@@ -38,7 +39,7 @@ class Generated:
 class CompletionStore:
     """Log and books of one run, and who waits for them to grow."""
 
-    def __init__(self, context: WorkerContext, training: Sequence[PromptRow]) -> None:
+    def __init__(self, context: WorkerContext, training: PromptRows) -> None:
         section = context.config.generator
         self.training = training
         self._context = context
@@ -80,10 +81,13 @@ class CompletionStore:
         """Whether the log holds the prompt's completion."""
         return row.index in self._log.done
 
-    def pending(self) -> list[PromptRow]:
+    def pending(self) -> PromptRows:
         """Prompts that neither have a completion nor are given up, in order."""
-        given_up = self._failures.final_indices()
-        return [row for row in self.training if not self.is_done(row) and row.index not in given_up]
+        return self.training.without(self._log.done | self._failures.final_indices())
+
+    def untried(self, rows: PromptRows) -> PromptRows:
+        """Those of `rows` that no attempt has failed at."""
+        return rows.without(self._failures.latest.keys())
 
     def num_attempts(self, row: PromptRow) -> int:
         """Failed attempts at the prompt so far."""
@@ -114,9 +118,10 @@ class CompletionStore:
             final=final,
         )
         logger.warning(
-            "prompt %d (line %d) failed%s: %s",
+            "prompt %d (%s, %s) failed%s: %s",
             row.index,
-            row.line,
+            row.place.file,
+            row.place,
             " and is given up" if final else ", it is tried again at the end",
             failure.cause,
         )

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
-
-import msgspec
+from contextlib import AsyncExitStack, ExitStack
 
 from services.builtin import target_folder
-from services.data.prompts import PromptSet
-from services.data.source import load_prompts, split_run_prompts
+from services.data.source import open_split
+from services.data.split import PromptSplit
 from services.data.tokenizer import TargetTokenizer
-from services.files import write_file
 from services.generation import SamplingParameters
 from services.links import LinkLimits, Listener
 from services.sglang import SglangLauncher, SglangPool
@@ -41,11 +38,18 @@ async def main(context: WorkerContext) -> None:
 
     Raises DataError, TargetModelError, UpstreamError, DiskFullError, IntegrityError.
     """
+    bad_rows = context.folder.quarantine / "bad_rows.jsonl"
+    opening = open_split(context.config, folder=context.folder.root, bad_rows_path=bad_rows)
+    with ExitStack() as stack:
+        split = await asyncio.to_thread(stack.enter_context, opening)
+        if split.num_bad_rows:
+            context.milestone(f"{split.num_bad_rows} broken rows of the prompts are in {bad_rows}")
+        await _generate_and_serve(context, split)
+
+
+async def _generate_and_serve(context: WorkerContext, split: PromptSplit) -> None:
     links = context.config.links
-    prompts = await asyncio.to_thread(load_prompts, context.config)
-    split = split_run_prompts(context.config, prompts)
     store = await asyncio.to_thread(CompletionStore, context, split.training)
-    await asyncio.to_thread(_quarantine_rows, context, prompts)
     async with await Listener.bind(
         "completions",
         context.identity,
@@ -118,12 +122,3 @@ def _check_outcome(store: CompletionStore) -> None:
             f"none of the {store.num_prompts} prompts got an answer; "
             "completions/failures.jsonl in the run folder has the causes"
         )
-
-
-def _quarantine_rows(context: WorkerContext, prompts: PromptSet) -> None:
-    """quarantine/bad_rows.jsonl: the rows of the prompts file that were put aside."""
-    if not prompts.bad:
-        return
-    path = context.folder.quarantine / "bad_rows.jsonl"
-    write_file(path, b"".join(msgspec.json.encode(row) + b"\n" for row in prompts.bad))
-    context.milestone(f"{len(prompts.bad)} broken rows of the prompts file are in {path.name}")
