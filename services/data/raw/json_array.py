@@ -23,6 +23,7 @@ from shared.units import format_bytes
 
 # A string (the group is empty when the buffer ends inside it), or what gives the text structure.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{},]', re.DOTALL)
+_SMALL_RECORD_BYTES = 2**12
 _OPENING, _CLOSING, _COMMA, _QUOTE = b"[{", b"]}", 0x2C, 0x22
 
 
@@ -40,13 +41,14 @@ class _ArrayReader:
         self._chunks, self._max_row_bytes = chunks, max_row_bytes
         self._source = iter(chunks)
         self._buffer, self._base, self._start = b"", 0, 0
+        self._quick_bytes = 2**16  # how far the quick search goes
         self._number = 1  # of the record that is read now
         self._ended_at_depth = 0  # open brackets where the file ended
 
     def records(self) -> Iterator[RawRow | Unreadable]:
-        while not self._buffer.strip():
+        while b"[" not in self._buffer:
             if not self._refill():
-                return  # an empty file
+                return  # white space and nothing else
         self._start = self._buffer.index(b"[") + 1
         while True:
             quick = self._quick_record()
@@ -74,8 +76,9 @@ class _ArrayReader:
         first = at = buffer.find(b"{", self._start)
         if first < 0 or buffer[self._start : first].strip():
             return None
+        limit = first + self._quick_bytes
         while True:
-            closing = buffer.find(b"}", at)
+            closing = buffer.find(b"}", at, limit)
             if closing < 0:
                 return None
             depth += buffer.count(b"{", at, closing) - 1
@@ -89,6 +92,8 @@ class _ArrayReader:
             content = orjson.loads(memoryview(buffer)[first:at])
         except orjson.JSONDecodeError:
             return None
+        # Braces in texts that do not match would lead the search far astray: a few records at most.
+        self._quick_bytes += (4 * (at - first) + _SMALL_RECORD_BYTES - self._quick_bytes) // 8
         place = Place(self._chunks.name, "record", self._number, self._base + first)
         self._start = comma + 1
         return RawRow(place, content)

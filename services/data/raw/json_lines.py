@@ -9,6 +9,7 @@ from services.data.raw.streams import Chunks
 from shared.units import format_bytes
 
 MAX_ROW_BYTES = 16 * 2**20
+BOM = b"\xef\xbb\xbf"
 
 
 def json_lines(
@@ -23,8 +24,8 @@ def json_lines(
     def place() -> Place:
         return Place(chunks.name, "line", number)
 
-    for chunk in chunks:
-        first, *lines = chunk.split(b"\n")
+    for at, chunk in enumerate(chunks):
+        first, *lines = (chunk if at else chunk.removeprefix(BOM)).split(b"\n")
         if not is_too_long:
             rest += first
             if len(rest) > max_row_bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, cast
 
 from services.data.raw.json_array import json_array
-from services.data.raw.json_lines import json_lines
+from services.data.raw.json_lines import BOM, json_lines
 from services.data.raw.locations import open_location
 from services.data.raw.places import RawRow, Unreadable
 from services.data.raw.streams import Chunks, packing_of, seekable, unpacked
@@ -27,7 +27,6 @@ _MAGIC: tuple[tuple[bytes, FileFormat], ...] = (
     (b"ARROW1", "arrow_file"),
     (b"\xff\xff\xff\xff", "arrow_stream"),
 )
-_BOM = b"\xef\xbb\xbf"
 _LONGEST_MARGIN_BYTES = 2**20
 
 
@@ -77,7 +76,7 @@ def _peek(chunks: Chunks) -> tuple[bytes, Chunks]:
     head = b""
     for chunk in source:
         taken.append(chunk)
-        head = b"".join(taken).removeprefix(_BOM)
+        head = b"".join(taken).removeprefix(BOM)
         if len(head.lstrip()) >= 8 or len(head) > _LONGEST_MARGIN_BYTES:
             break
     chunks.prepend(taken, source)

@@ -84,6 +84,8 @@ class LocalTree(Tree):
 
     def keys(self) -> list[str]:
         found: list[str] = []
+        if not self.exists():
+            return found
         for folder, _, names in os.walk(self.root, onerror=self._unreadable):
             relative = Path(folder).relative_to(self.root)
             found += [(relative / name).as_posix() for name in names]

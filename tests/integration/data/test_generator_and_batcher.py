@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from services.data.dataset import read_dataset
-from services.data.source import load_split
+from services.data.source import open_split
 from services.links import LinkLimits
 from shared.api.events import GateReport, SegmentSealed
 from shared.messages import Completion, MicroBatch, TrainerPosition
@@ -122,10 +122,10 @@ def undisturbed(tmp_path_factory):
 
 def test_prompts_become_samples_that_train_exactly_once_an_epoch(undisturbed):
     place, peers, batcher = undisturbed
-    split = load_split(place.config)
     log = CompletionLog(batcher.folder, 10).read(0, 1000)
-    assert [one.prompt_index for one in log] == [row.index for row in split.training]
-    assert {one.prompt_sha256 for one in log}.isdisjoint(row.sha256 for row in split.held_out)
+    with open_split(place.config) as split:
+        assert [one.prompt_index for one in log] == [row.index for row in split.training]
+        assert {one.prompt_sha256 for one in log}.isdisjoint(row.sha256 for row in split.held_out)
     assert all("</think>" in one.text for one in log if one.finish_reason == "stop")
     info = read_dataset(batcher.folder.dataset)
     assert info.complete and info.num_prompts == 24 and info.num_samples >= 15

@@ -1,49 +1,81 @@
+import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.data.prompts import number_rows
-from services.data.split import split_prompts
+from services.data.source import count_prompts, held_out_prompts, open_split
 from shared.errors import DataError
+from tests.helpers.mesh_contexts import tiny_config
 
 
-def rows_of(contents):
-    return list(number_rows((i + 1, {"prompt": text}) for i, text in enumerate(contents)))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("split")
 
 
+def config_of(folder, contents, *, share, at_most):
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in contents))
+    return tiny_config(
+        {
+            "data.prompts": str(path),
+            "data.num_prompts": None,
+            "data.held_out_share": share,
+            "data.max_held_out": at_most,
+        }
+    )
+
+
+def held_out(folder, contents, *, share, at_most):
+    with open_split(config_of(folder, contents, share=share, at_most=at_most)) as split:
+        return {row.sha256 for row in split.held_out}
+
+
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=3, max_size=80), st.floats(0, 0.6), st.integers(0, 9))
-def test_training_and_held_out_share_no_content(numbers, share, at_most):
-    rows = rows_of([f"question {n}" for n in numbers])
+def test_training_and_held_out_share_no_content(folder, numbers, share, at_most):
     distinct = len(set(numbers))
     if min(at_most, round(share * distinct)) == distinct:
         return
-    split = split_prompts(rows, share=share, at_most=at_most)
-    held = {row.sha256 for row in split.held_out}
-    assert held.isdisjoint(row.sha256 for row in split.training)
-    assert len(split.held_out) == len(held) == min(at_most, round(share * distinct))
-    assert len(split.training) == sum(row.sha256 not in held for row in rows)
-    assert [r.index for r in split.training] == sorted(r.index for r in split.training)
+    config = config_of(folder, [f"question {n}" for n in numbers], share=share, at_most=at_most)
+    with open_split(config) as split:
+        held_rows, training = list(split.held_out), list(split.training)
+    held = {row.sha256 for row in held_rows}
+    assert held.isdisjoint(row.sha256 for row in training)
+    assert len(held_rows) == len(held) == min(at_most, round(share * distinct))
+    assert all(row.occurrence == 0 for row in held_rows)
+    indices = [row.index for row in training]
+    assert indices == sorted(indices)
+    repeats = sum(count - 1 for count in map(numbers.count, set(numbers)))
+    assert len(training) + len(held_rows) <= len(numbers) <= len(training) + len(held) + repeats
+    # The three ways to come by the split agree.
+    assert held_out_prompts(config) == held_rows
+    counts = count_prompts(config)
+    assert (counts.usable, counts.training) == (len(numbers), len(training))
+    assert (counts.held_out, counts.bad_rows) == (len(held), 0)
 
 
-def test_the_choice_ignores_order_and_repeats():
+def test_the_choice_ignores_order_and_repeats(folder):
     contents = [f"question {n}" for n in range(50)]
-    held = {r.sha256 for r in split_prompts(rows_of(contents), share=0.2, at_most=64).held_out}
+    held = held_out(folder, contents, share=0.2, at_most=64)
     shuffled = contents + contents[:20]
     random.Random(1).shuffle(shuffled)
-    again = {r.sha256 for r in split_prompts(rows_of(shuffled), share=0.2, at_most=64).held_out}
-    assert held == again and len(held) == 10
+    assert held_out(folder, shuffled, share=0.2, at_most=64) == held and len(held) == 10
 
 
-def test_a_grown_file_keeps_most_of_the_choice():
+def test_a_grown_file_keeps_most_of_the_choice(folder):
     contents = [f"question {n}" for n in range(400)]
-    small = {r.sha256 for r in split_prompts(rows_of(contents), share=0.1, at_most=40).held_out}
-    grown = [*contents, "one more", "and another"]
-    large = {r.sha256 for r in split_prompts(rows_of(grown), share=0.1, at_most=40).held_out}
+    small = held_out(folder, contents, share=0.1, at_most=40)
+    large = held_out(folder, [*contents, "one more", "and another"], share=0.1, at_most=40)
     assert len(small & large) >= 38
 
 
-def test_nothing_left_to_train_is_an_error():
-    with pytest.raises(DataError, match="hold out all 2 prompts"):
-        split_prompts(rows_of(["a", "b"]), share=1.0, at_most=64)
+def test_nothing_left_to_train_is_an_error(folder):
+    config = config_of(folder, ["a", "b"], share=1.0, at_most=64)
+    for find in (count_prompts, held_out_prompts):
+        with pytest.raises(DataError, match="hold out all 2 prompts"):
+            find(config)
+    with pytest.raises(DataError, match="hold out all 2 prompts"), open_split(config):
+        pass

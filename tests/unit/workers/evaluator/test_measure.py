@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from services.data.prompts import PromptRow
-from services.data.source import load_split
+from services.data.raw import Place
+from services.data.source import open_split
 from services.data.tokenizer import TargetTokenizer
 from services.target_models.drafter_shape import drafter_config
 from services.target_models.untrained import untrained_drafter
@@ -131,7 +132,8 @@ def test_a_drafter_of_another_target_is_refused(target, tokenizer, prompts, conf
 def test_evaluation_prompts_never_train(config: RunConfig):
     held_out = {row.sha256 for row in held_out_rows(config)}
     assert len(held_out) == 12
-    assert held_out.isdisjoint(row.sha256 for row in load_split(config).training)
+    with open_split(config) as split:
+        assert held_out.isdisjoint(row.sha256 for row in split.training)
 
 
 def test_a_run_without_held_out_prompts_says_which_settings_to_change():
@@ -142,7 +144,7 @@ def test_a_run_without_held_out_prompts_says_which_settings_to_change():
 def test_prompts_that_fill_the_context_are_left_out(tokenizer: TargetTokenizer):
     long = {"role": "user", "content": "one " * 300}
     short = {"role": "user", "content": "What is 2 + 3?"}
-    rows = [PromptRow(i, i, str(i), 0, [m]) for i, m in enumerate((long, short))]
+    rows = [PromptRow(i, Place("p", "line", i), str(i), 0, [m]) for i, m in enumerate((long, short))]
     assert len(render(rows, tokenizer, thinking=True, room=200)) == 1
     with pytest.raises(DataError, match="context of 200"):
         render(rows[:1], tokenizer, thinking=True, room=200)
