@@ -127,7 +127,13 @@ def _split_at_wildcards(location: str) -> tuple[str, str]:
     first = next((at for at, part in enumerate(parts) if _WILDCARD.search(part)), None)
     if first is None:
         return location, ""
-    return "/".join(parts[:first]) or ("/" if first else ""), "/".join(parts[first:])
+    return "/".join(parts[:first]) or ("/" if first else ""), plain_pattern(parts[first:])
+
+
+def plain_pattern(parts: Iterable[str]) -> str:
+    """A pattern in which '**' is a part of its own and never the last one."""
+    found = [part if part == "**" else re.sub(r"\*+", "*", part) for part in parts]
+    return "/".join([*found, "*"] if found[-1] == "**" else found)
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:

@@ -29,10 +29,10 @@ def parquet_rows(file: SourceFile, handle: IO[bytes]) -> Iterator[RawRow | Unrea
     def batches() -> Iterator[pa.RecordBatch]:
         # Without pre-buffering, pages are read as they are needed and not a row group at once.
         with pq.ParquetFile(handle, pre_buffer=False, buffer_size=_READ_BYTES) as table:
-            facts = table.metadata
-            size = sum(facts.row_group(at).total_byte_size for at in range(facts.num_row_groups))
-            rows = _rows_of_a_part(size, facts.num_rows)
-            yield from table.iter_batches(batch_size=rows, use_threads=False)
+            for at in range(table.num_row_groups):
+                facts = table.metadata.row_group(at)
+                rows = _rows_of_a_part(facts.total_byte_size, facts.num_rows)
+                yield from table.iter_batches(batch_size=rows, row_groups=[at], use_threads=False)
 
     return _rows(file.name, "Parquet", batches)
 

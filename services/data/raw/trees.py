@@ -52,7 +52,7 @@ class Tree(ABC):
 
     @abstractmethod
     def matching(self, pattern: str) -> list[str]:
-        """Files whose key matches a shell pattern; '**' stands for any number of folders."""
+        """Files whose key matches a shell pattern; the part '**' is any number of folders."""
 
     @abstractmethod
     def file_or_none(self, key: str) -> SourceFile | None:
@@ -156,11 +156,9 @@ class StoreTree(Tree):
 def glob_rule(pattern: str) -> re.Pattern[str]:
     """A shell pattern over whole keys: '*' and '?' stay within a part, '**/' spans folders."""
     rule = ""
-    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL):
+    for token in re.findall(r"\*\*/|\*|\?|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL):
         if token == "**/":
             rule += "(?:[^/]+/)*"
-        elif token == "**":
-            rule += ".*"
         elif token == "*":
             rule += "[^/]*"
         elif token == "?":

@@ -144,7 +144,9 @@ def test_a_run_without_held_out_prompts_says_which_settings_to_change():
 def test_prompts_that_fill_the_context_are_left_out(tokenizer: TargetTokenizer):
     long = {"role": "user", "content": "one " * 300}
     short = {"role": "user", "content": "What is 2 + 3?"}
-    rows = [PromptRow(i, Place("p", "line", i), str(i), 0, [m]) for i, m in enumerate((long, short))]
+    rows = [
+        PromptRow(i, Place("p", "line", i), str(i), 0, [m]) for i, m in enumerate((long, short))
+    ]
     assert len(render(rows, tokenizer, thinking=True, room=200)) == 1
     with pytest.raises(DataError, match="context of 200"):
         render(rows[:1], tokenizer, thinking=True, room=200)

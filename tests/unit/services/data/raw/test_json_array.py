@@ -10,7 +10,7 @@ from services.data.raw.json_array import json_array
 from services.data.raw.streams import Chunks
 
 HARD = [
-    {"text": "braces } ] { [ , \" and \\ and \\\" in text", "n": [1, {"a": []}]},
+    {"text": 'braces } ] { [ , " and \\ and \\" in text', "n": [1, {"a": []}]},
     {"text": "unbalanced {{{{"},
     {"text": "}}}}", "inner": {"deep": {"deeper": ["},{", "]"]}}},
     {},
