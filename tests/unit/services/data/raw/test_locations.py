@@ -83,8 +83,10 @@ KEYS = ["a.jsonl", "b/a.jsonl", "b/c/a.jsonl", "b/c/[x].jsonl", "b/x.jsonl", "b/
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["a.jsonl", "*", "**/", "?", "[ab]", "[!a]", "/", "b", ".", "*.jsonl"]),
-       st.lists(st.sampled_from(["a", "*", "?", "[ab]", ".jsonl", "/", "[!b]"]), max_size=4))  # fmt: skip
+@given(
+    st.sampled_from(["a.jsonl", "*", "**/", "?", "[ab]", "[!a]", "/", "b", ".", "*.jsonl"]),
+    st.lists(st.sampled_from(["a", "*", "?", "[ab]", ".jsonl", "/", "[!b]"]), max_size=4),
+)
 def test_stores_match_globs_like_folders(tmp_path_factory, first, rest):
     parts = (first + "".join(rest)).replace("//", "/").strip("/").split("/")
     if {"", ".", ".."} & set(parts):
