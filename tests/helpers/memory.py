@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_EVERY_S = 0.01
+_EVERY_S = 0.02
 
 
 def anonymous_bytes() -> int:
@@ -28,8 +28,8 @@ def anonymous_bytes() -> int:
     raise RuntimeError("/proc/self/status has no RssAnon")
 
 
-def watched(work: Callable[[], Any]) -> tuple[Any, int, int, float]:
-    """What `work` returns, RssAnon before it, its peak during it, and the seconds it took."""
+def watched(work: Callable[[], Any]) -> dict[str, Any]:
+    """What `work` returns, RssAnon before it, its peak during it, and the time it took."""
     before = peak = anonymous_bytes()
     done = threading.Event()
 
@@ -40,15 +40,21 @@ def watched(work: Callable[[], Any]) -> tuple[Any, int, int, float]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    started = time.monotonic()
+    started, cpu_started = time.monotonic(), time.process_time()
     try:
         result = work()
     finally:
-        took_s = time.monotonic() - started
+        took_s, cpu_s = time.monotonic() - started, time.process_time() - cpu_started
         peak = max(peak, anonymous_bytes())
         done.set()
         watcher.join()
-    return result, before, peak, took_s
+    return {
+        "result": result,
+        "before": before,
+        "peak": peak,
+        "seconds": took_s,
+        "cpu_seconds": cpu_s,
+    }
 
 
 def measure_in_process(config: Path, work: str) -> dict[str, Any]:
@@ -78,10 +84,7 @@ def _main(config_path: str, work: str) -> None:
             return sum(len(row.messages) > 0 for row in pending)
 
     works = {"count": count, "held_out": held_out, "split": split}
-    result, before, peak, took_s = watched(works[work])
-    sys.stdout.write(
-        json.dumps({"result": result, "before": before, "peak": peak, "seconds": took_s})
-    )
+    sys.stdout.write(json.dumps(watched(works[work])))
 
 
 if __name__ == "__main__":
