@@ -1,8 +1,9 @@
 """The check of a run before anything starts: target folder, prompts, data set, shapes.
 
 Called by the control plane when a run is submitted, so it loads neither torch nor transformers. It
-reads the prompts once, without keeping them, since a broken row should be known now and not in an hour. What is
-wrong is collected, so that one answer names the target's and the data's problems together.
+reads the prompts once, without keeping them, since a broken row should be known now and not in an
+hour. What is wrong is collected, so that one answer names the target's and the data's problems
+together.
 """
 
 from __future__ import annotations

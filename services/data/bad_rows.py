@@ -7,8 +7,8 @@ is at fault as a whole, so that a wrong column name does not cost a pass over ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO, Literal, Self
 
@@ -45,21 +45,22 @@ class BadRows:
     def __exit__(self, *exception: object) -> None:
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
 
-    def good_rows(self, rows: Iterable[PromptRow | BadRow]) -> Iterator[PromptRow]:
-        """The usable rows in order.
+    def good_rows(self, rows: Generator[PromptRow | BadRow, None, None]) -> Iterator[PromptRow]:
+        """The usable rows in order; `rows` is closed at the end.
 
         DataError when there is none, and, with policy "stop", at the end when any was broken.
         """
         num_good = 0
-        for row in rows:
-            if isinstance(row, PromptRow):
-                num_good += 1
-                yield row
-                continue
-            self._add(row)
-            is_hopeless = self._policy == "stop" or num_good == 0
-            if self.count >= _ENOUGH_BAD_ROWS and is_hopeless:
-                raise DataError(self._message(at_least=True))
+        with closing(rows):
+            for row in rows:
+                if isinstance(row, PromptRow):
+                    num_good += 1
+                    yield row
+                    continue
+                self._add(row)
+                is_hopeless = self._policy == "stop" or num_good == 0
+                if self.count >= _ENOUGH_BAD_ROWS and is_hopeless:
+                    raise DataError(self._message(at_least=True))
         if self.count and self._policy == "stop":
             raise DataError(self._message())
         if not num_good:

@@ -11,7 +11,8 @@ have gone by is their hashes, in mapped files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -59,44 +60,46 @@ class BadRow(msgspec.Struct, frozen=True):
 
 
 def number_rows(
-    rows: Iterable[RawRow | Unreadable],
+    rows: Generator[RawRow | Unreadable, None, None],
     shapes: RowShapes,
     seen: DigestCounts,
     *,
     limit: int | None = None,
-) -> Iterator[PromptRow | BadRow]:
+) -> Generator[PromptRow | BadRow, None, None]:
     """Parse and check rows, and number them and the repeats of the same conversation.
 
-    Ends after `limit` good rows; `seen` counts their contents.
+    Ends after `limit` good rows; `seen` counts their contents. `rows` is closed with this, in the
+    same thread, since a connection may hang on it.
     """
     index = 0
-    for row in rows:
-        if limit is not None and index >= limit:
-            return
-        if isinstance(row, Unreadable):
-            yield BadRow(row.place, row.problem, row.excerpt)
-            continue
-        try:
-            tree = parse_row(row.content) if isinstance(row.content, bytes) else row.content
-            found = shapes.conversation(tree)
-        except DataError as error:
-            yield BadRow(row.place, error.detail, _excerpt(row.content))
-            continue
-        sha256 = conversation_sha256(found.messages, found.tools)
-        occurrence = seen.add(bytes.fromhex(sha256))
-        yield PromptRow(
-            index=index,
-            place=row.place,
-            sha256=sha256,
-            occurrence=occurrence,
-            messages=found.messages,
-            answers=found.answers,
-            tools=found.tools,
-            id=_label(shapes.column(tree, "id")),
-            kind=_label(shapes.column(tree, "kind")),
-            extra={key: value for key, value in tree.items() if key not in shapes.known},
-        )
-        index += 1
+    with closing(rows):
+        for row in rows:
+            if limit is not None and index >= limit:
+                return
+            if isinstance(row, Unreadable):
+                yield BadRow(row.place, row.problem, row.excerpt)
+                continue
+            try:
+                tree = parse_row(row.content) if isinstance(row.content, bytes) else row.content
+                found = shapes.conversation(tree)
+            except DataError as error:
+                yield BadRow(row.place, error.detail, _excerpt(row.content))
+                continue
+            sha256 = conversation_sha256(found.messages, found.tools)
+            occurrence = seen.add(bytes.fromhex(sha256))
+            yield PromptRow(
+                index=index,
+                place=row.place,
+                sha256=sha256,
+                occurrence=occurrence,
+                messages=found.messages,
+                answers=found.answers,
+                tools=found.tools,
+                id=_label(shapes.column(tree, "id")),
+                kind=_label(shapes.column(tree, "kind")),
+                extra={key: value for key, value in tree.items() if key not in shapes.known},
+            )
+            index += 1
 
 
 def parse_row(raw: bytes) -> Mapping[str, Any]:

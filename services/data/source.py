@@ -1,6 +1,6 @@
 """The prompts of a run, from its configuration: read, checked and split.
 
-    iter_run_prompts -> BadRows -> [count_prompts | held_out_prompts | open_split]
+    iter_prompts -> BadRows -> [count_prompts | held_out_prompts | open_split]
 
 The check before a run counts, an evaluation takes the held-out ones, the generator works on all the
 others. They agree on which is which, since the choice depends on the contents alone. None of them
@@ -9,7 +9,7 @@ holds the prompts in memory: they pass by, or lie in a file (`open_split`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class PromptCounts:
 
 def iter_prompts(
     data: DataSection, seen: DigestCounts, *, seed: int = 0
-) -> Iterator[PromptRow | BadRow]:
+) -> Generator[PromptRow | BadRow, None, None]:
     """Rows of `data.prompts` in order, good and bad, at most `data.num_prompts` good ones.
 
     `seen` fills with the contents of the good rows; `seed` is for the built-in prompts. Raises
@@ -54,7 +54,7 @@ def iter_prompts(
     if data.prompts is None:
         raise DataError("data.prompts is not set: name a file or folder, or 'builtin:tiny'")
     if is_builtin_prompts(data.prompts):
-        rows: Iterator[RawRow] = (
+        rows = (
             RawRow(Place(data.prompts, "row", number), row)
             for number, row in prompt_rows(data.num_prompts, seed)
         )

@@ -9,7 +9,7 @@ that is possible. Invariant: memory does not grow with the size of a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO, Literal, cast
 
 from services.data.raw.json_array import json_array
@@ -30,7 +30,9 @@ _MAGIC: tuple[tuple[bytes, FileFormat], ...] = (
 _LONGEST_MARGIN_BYTES = 2**20
 
 
-def iter_raw_rows(location: str, format_: str = "auto") -> Iterator[RawRow | Unreadable]:
+def iter_raw_rows(
+    location: str, format_: str = "auto"
+) -> Generator[RawRow | Unreadable, None, None]:
     """Rows of all files of a location, in order; `format_` as in data.format.
 
     Raises DataError for what is missing or no data, and what an object store raises.

@@ -99,6 +99,18 @@ async def test_a_run_takes_its_prompts_from_s3(s3_url, tmp_path):
     assert (bad["place"]["file"], bad["place"]["number"]) == (f"{s3_url}/p.jsonl", 101)
 
 
+@pytest.mark.s3
+async def test_reading_that_ends_early_leaves_no_connection(s3_url):
+    await put(s3_url, {"p.jsonl": lines(ROWS), "q.parquet": parquet(ROWS)})
+    for name in ("p.jsonl", "q.parquet"):
+        named = {"data.prompts": f"{s3_url}/{name}", "data.max_held_out": 0}
+        counts = await asyncio.to_thread(count_prompts, tiny_config(named))
+        assert counts.usable == 25
+        wrong = {**named, "data.num_prompts": None, "data.columns.prompt": "question"}
+        with pytest.raises(DataError, match=r"at least 1000 rows are broken.*has no 'question'"):
+            await asyncio.to_thread(count_prompts, tiny_config(wrong))
+
+
 class BreakingStore(LocalStore):
     """Connections end after some chunks, a number of times."""
 
