@@ -2,9 +2,12 @@ import json
 
 import pytest
 
+from services.data.bad_rows import BadRows
 from services.data.conversation import conversation_sha256
 from services.data.mapped import DigestCounts
-from services.data.prompts import BadRow
+from services.data.prompts import BadRow, number_rows
+from services.data.raw import Place, RawRow
+from services.data.shapes import RowShapes
 from services.data.source import iter_prompts, read_prompts
 from shared.config.data import DataSection
 from shared.errors import DataError
@@ -131,6 +134,24 @@ def test_reading_ends_when_all_the_first_rows_are_broken(tmp_path):
     for policy in ("stop", "quarantine"):
         with pytest.raises(DataError, match=r"at least 1000 rows are broken.*data\.columns"):
             read_prompts(section(path, bad_rows=policy))
+
+
+def test_a_stream_is_closed_where_reading_is_given_up():
+    closed = []
+
+    def raw_rows():
+        try:
+            for number in range(2000):
+                yield RawRow(Place("f", "row", number), {"question": "a"})
+        finally:
+            closed.append(True)
+
+    with DigestCounts() as seen, BadRows("f", "stop") as bad:
+        rows = number_rows(raw_rows(), RowShapes(), seen)
+        with pytest.raises(DataError) as caught:
+            list(bad.good_rows(rows))
+        # The error still holds the frames it came from, so nothing was closed by chance.
+        assert closed and caught.value.detail.startswith("f: at least 1000")
 
 
 def test_limit_stops_before_later_rows(tmp_path):

@@ -87,7 +87,9 @@ def test_a_packed_table_that_is_cut_is_an_error(tmp_path, table):
     pq.write_table(table, tmp_path / "p.parquet")
     data = gzip.compress((tmp_path / "p.parquet").read_bytes(), 1)
     (tmp_path / "p.parquet.gz").write_bytes(data[:-100])
-    with pytest.raises(DataError, match=r"gzip stream is cut off .* a table cannot be read without"):
+    with pytest.raises(
+        DataError, match=r"gzip stream is cut off .* a table cannot be read without"
+    ):
         read(tmp_path / "p.parquet.gz")
 
 
