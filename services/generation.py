@@ -25,10 +25,14 @@ class SamplingParameters:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Generated ids, end-of-turn included, and why generation stopped."""
+    """Generated ids, end-of-turn included, and why generation stopped.
+
+    `retokenised`: the engine gave text only, so the ids are the tokenizer's, not the engine's own.
+    """
 
     output_ids: list[int]
     finish_reason: Literal["stop", "length"]
+    retokenised: bool = False
 
 
 def prompt_seed(run_seed: int, prompt_sha256: str, occurrence: int) -> int:

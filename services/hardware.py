@@ -79,6 +79,11 @@ def summary(record: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def num_gpus() -> int:
+    """GPUs of this host, as its driver counts them; blocking."""
+    return len(_gpus())
+
+
 def _operating_system() -> dict[str, Any]:
     try:
         name = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())

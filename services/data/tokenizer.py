@@ -67,6 +67,18 @@ class TargetTokenizer:
         self.check_ids(ids)
         return ids
 
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Ids of a text; special tokens in it count as such."""
+        return [
+            int(one) for one in self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        ]
+
+    @property
+    def eos_id(self) -> int:
+        """The id that ends an answer, where an engine does not say which one did."""
+        own = self._tokenizer.eos_token_id
+        return int(own) if own in self.eos_ids else self.eos_ids[0]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens kept."""
         return str(

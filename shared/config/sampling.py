@@ -1,4 +1,4 @@
-"""The generator's section: engine, sampling parameters, servers and retries."""
+"""The generator's section: engine, sampling parameters, concurrency, servers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from shared.config.section import PositiveInt, Section
-
-
-class SglangSection(Section):
-    """SGLang servers: attached by URL, or started by the run with their own Python."""
-
-    urls: list[str] = Field([], description="Servers that run already; empty: start one")
-    python: str | None = Field(None, description="Interpreter of the environment with sglang")
-    args: list[str] = Field([], description="Further launch arguments")
-    port: int = Field(0, ge=0, le=65535, description="0: a free port")
-    startup_s: float = Field(900.0, gt=0)
-    request_timeout_s: float = Field(600.0, gt=0)
-    connect_timeout_s: float = Field(10.0, gt=0)
-    max_retries: int = Field(4, ge=0)
+from shared.config.servers import OpenaiSection, ServersSection, SglangSection
 
 
 class GeneratorSection(Section):
-    engine: Literal["embedded", "sglang"] = "embedded"
+    engine: Literal["embedded", "sglang", "openai"] = "embedded"
     thinking: bool | None = Field(
         None, description="enable_thinking of the chat template; None leaves it to the template"
     )
@@ -31,11 +19,20 @@ class GeneratorSection(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     max_new_tokens: PositiveInt = 2048
     group_size: PositiveInt = Field(64, description="Prompts of a group of the embedded engine")
-    concurrency: PositiveInt = Field(256, description="Requests at once with an outside server")
+    concurrency: PositiveInt = Field(
+        2048, description="Most requests at once; how many are worth it is found while it runs"
+    )
     device: str = "auto"
     num_threads: PositiveInt | None = None
     batch_completions: PositiveInt = Field(500, description="Completions of a JSONL batch file")
     sglang: SglangSection = SglangSection()
+    openai: OpenaiSection = OpenaiSection()
+
+    @property
+    def servers(self) -> ServersSection:
+        """The section of the engine's servers; the embedded engine has none."""
+        assert self.engine != "embedded"
+        return self.sglang if self.engine == "sglang" else self.openai
 
     @model_validator(mode="after")
     def _server_is_reachable(self) -> GeneratorSection:
@@ -44,5 +41,10 @@ class GeneratorSection(Section):
                 "generator.engine is 'sglang' but neither generator.sglang.urls nor "
                 "generator.sglang.python is set: attach a server by URL, or name the Python of "
                 "an environment that has sglang"
+            )
+        if self.engine == "openai" and not self.openai.urls:
+            raise ValueError(
+                "generator.engine is 'openai' but generator.openai.urls is empty: name the "
+                "address of a server, such as http://127.0.0.1:8000 (without /v1)"
             )
         return self

@@ -23,6 +23,22 @@ from services.generation import SamplingParameters
 if TYPE_CHECKING:
     from services.embedded_engine import EmbeddedEngine
 
+# Lines of a real server's page, with a histogram between them.
+METRICS = """\
+# HELP sglang:num_running_reqs The number of running requests.
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="tiny",tp_rank="0"} 7.0
+# HELP sglang:num_queue_reqs The number of requests in the waiting queue.
+# TYPE sglang:num_queue_reqs gauge
+sglang:num_queue_reqs{model_name="tiny",tp_rank="0"} 3.0
+# TYPE sglang:time_to_first_token_seconds histogram
+sglang:time_to_first_token_seconds_bucket{le="0.1",model_name="tiny"} 12.0
+# TYPE sglang:gen_throughput gauge
+sglang:gen_throughput{model_name="tiny",tp_rank="0"} 1234.5
+# TYPE sglang:token_usage gauge
+sglang:token_usage{model_name="tiny",tp_rank="0"} 0.25
+"""
+
 
 class Peer(ThreadingHTTPServer):
     daemon_threads = True
@@ -33,6 +49,7 @@ class Peer(ThreadingHTTPServer):
         self._engine: EmbeddedEngine | None = None
         self.lock = threading.Lock()
         self.served_as, self.fault = served_as, fault
+        self.offers_metrics = False
         self.num_posts = 0
         self.never = threading.Event()
 
@@ -63,8 +80,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def reply_text(self, text: str) -> None:
+        data = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
     def do_GET(self) -> None:
-        if self.server.fault == "get-404" or self.path not in ("/health", "/model_info"):
+        if self.path == "/metrics" and self.server.offers_metrics:
+            self.reply_text(METRICS)
+        elif self.server.fault == "get-404" or self.path not in ("/health", "/model_info"):
             self.reply(404, {"detail": "Not Found"})
         elif self.server.fault == "get-500":
             self.reply(500, {"detail": "Internal Server Error"})
@@ -132,12 +158,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--served-as")
     parser.add_argument("--fault")
-    given = parser.parse_args(argv)
+    parser.add_argument("--enable-metrics", action="store_true")
+    given, _ = parser.parse_known_args(argv)
     if given.fault == "startup":
         sys.stderr.write("CUDA out of memory while loading\n")
         return 1
     served_as = given.served_as or str(given.model_path)
     with Peer(given.port, given.model_path, served_as, given.fault) as server:
+        server.offers_metrics = given.enable_metrics
         print("ready", server.server_address[1], flush=True)
         server.serve_forever()
     return 0

@@ -1,11 +1,12 @@
 """Generation with outside servers: many requests at once, appended in order of arrival.
 
-    pending prompts -> [concurrency x ask] -> results (bounded) -> [append, groups what has arrived]
+    pending prompts -> [spawn: waits for a slot] -> ask -> results (bounded) -> [append, groups]
 
-`ask` waits for a server and for room in the results; `append` waits for results. While paused no
-new request leaves; draining lets what is under way arrive for half the drain deadline. A prompt
-that fails is tried once more at the end. When many fail in a row and none succeeds, the server is
-at fault, not the prompts: the worker ends with the last cause.
+`spawn` waits for one of the slots, whose number follows throughput (in_flight.py); `ask` waits for
+a server and for room in the results; `append` waits for results. While paused no new request
+leaves; draining lets what is under way arrive for half the drain deadline. A prompt that fails is
+tried once more at the end. When many fail in a row and none succeeds, the server is at fault, not
+the prompts: the worker ends with the last cause.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from collections.abc import Iterator, Sequence
 
 from services.data.prompts import PromptRow
 from services.generation import SamplingParameters, prompt_seed
-from services.sglang import CallRefused, PromptRefused, SglangPool
+from services.servers import CallRefused, Chat, PromptRefused, ServerPool, ServersGone
 from shared.errors import DataError, UpstreamError, WrongModelError
+from shared.states import DesiredState
+from workers.generator.concurrency import ConcurrencyController
+from workers.generator.in_flight import RequestSlots
 from workers.generator.rendering import Renderer
+from workers.generator.server_figures import ServerMonitor
 from workers.generator.store import CompletionStore, Generated
 from workers.runtime import WorkerContext
 
 _MAX_ATTEMPTS = 2
 _FAILURES_IN_A_ROW = 8
 _MAX_GROUP = 64
+_FIRST_REQUESTS = 64
 
 
 class ServedGeneration:
@@ -34,7 +40,7 @@ class ServedGeneration:
         context: WorkerContext,
         store: CompletionStore,
         renderer: Renderer,
-        pool: SglangPool,
+        pool: ServerPool,
         sampling: SamplingParameters,
     ) -> None:
         self._context = context
@@ -45,65 +51,94 @@ class ServedGeneration:
         self._results: asyncio.Queue[Generated | None] = asyncio.Queue(2 * _MAX_GROUP)
         self._num_failures_in_a_row = 0
         self._has_succeeded = False
+        controller = ConcurrencyController(
+            first=_FIRST_REQUESTS, most=context.config.generator.concurrency
+        )
+        self._slots = RequestSlots(controller, asyncio.get_running_loop().time)
 
     async def run(self) -> bool:
         """Generate what is missing; False when draining came first."""
-        while pending := self._store.pending():
-            # Those that have failed come last; each pass tries every pending prompt once.
-            await self._pass(self._store.untried(pending) or pending)
-            if self._context.draining.is_set():
-                return False
-        return True
+        monitor = ServerMonitor(self._context, self._pool, self._slots)
+        monitor.attach()
+        watching = asyncio.create_task(monitor.run(), name="server figures")
+        try:
+            while pending := self._store.pending():
+                # Those that have failed come last; each pass tries every pending prompt once.
+                await self._pass(self._store.untried(pending) or pending)
+                if self._context.draining.is_set():
+                    return False
+            return True
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def _pass(self, rows: Sequence[PromptRow]) -> None:
-        source = iter(rows)
-        concurrency = min(self._context.config.generator.concurrency, len(rows))
         async with asyncio.TaskGroup() as group:
             append = group.create_task(self._append(), name="append")
-            await self._ask_all(source, concurrency)
+            await self._ask_all(iter(rows))
             await self._results.put(None)
             await append
 
-    async def _ask_all(self, source: Iterator[PromptRow], concurrency: int) -> None:
+    async def _ask_all(self, source: Iterator[PromptRow]) -> None:
+        asking: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
-            asking = [
-                group.create_task(self._ask(source), name=f"ask {number}")
-                for number in range(concurrency)
-            ]
             deadline = group.create_task(self._cancel_when_drained(asking), name="drain")
-            await asyncio.wait(asking)
+            await self._spawn(source, group, asking)
+            while asking:
+                await asyncio.wait(asking)
             deadline.cancel()
 
-    async def _cancel_when_drained(self, asking: Sequence[asyncio.Task[None]]) -> None:
+    async def _spawn(
+        self,
+        source: Iterator[PromptRow],
+        group: asyncio.TaskGroup,
+        asking: set[asyncio.Task[None]],
+    ) -> None:
+        """A task for each prompt, as slots become free, until the source or the run ends."""
+        context = self._context
+        while True:
+            # While draining, requests end or are cancelled, so a slot becomes free in any case.
+            await self._slots.acquire()
+            if context.desired is DesiredState.PAUSE:
+                await context.wait_while_paused()
+                self._slots.forget()
+            row = None if context.draining.is_set() else next(source, None)
+            if row is None:
+                self._slots.release(None)
+                return
+            task = group.create_task(self._ask(row), name=f"ask {row.index}")
+            asking.add(task)
+            task.add_done_callback(asking.discard)
+
+    async def _cancel_when_drained(self, asking: set[asyncio.Task[None]]) -> None:
         await self._context.draining.wait()
         await asyncio.sleep(self._context.config.supervision.drain_deadline_s / 2)
         for task in asking:
             task.cancel()
 
-    async def _ask(self, source: Iterator[PromptRow]) -> None:
-        context = self._context
-        while True:
-            await context.wait_while_paused()
-            row = next(source, None)
-            if row is None or context.draining.is_set():
-                return
-            try:
-                item = await self._generate(row)
-            except DataError as error:
-                await self._store.fail(row, error, final=True)
-            except (WrongModelError, CallRefused):
-                raise
-            except UpstreamError as error:
-                await self._count_failure(row, error)
-            else:
-                self._num_failures_in_a_row, self._has_succeeded = 0, True
-                await self._results.put(item)
+    async def _ask(self, row: PromptRow) -> None:
+        num_tokens: int | None = None
+        try:
+            item = await self._generate(row)
+            num_tokens = len(item.answer.output_ids)
+        except DataError as error:
+            await self._store.fail(row, error, final=True)
+        except (WrongModelError, CallRefused, ServersGone):
+            raise
+        except UpstreamError as error:
+            await self._count_failure(row, error)
+        else:
+            self._num_failures_in_a_row, self._has_succeeded = 0, True
+            await self._results.put(item)
+        finally:
+            self._slots.release(num_tokens)
 
     async def _generate(self, row: PromptRow) -> Generated:
         prompt_ids = self._renderer.render(row)
         seed = prompt_seed(self._context.config.seed, row.sha256, row.occurrence)
         with self._context.meter.busy():
-            answer = await self._pool.generate(prompt_ids, seed, self._sampling)
+            chat = Chat(row.messages, self._renderer.thinking, row.tools)
+            answer = await self._pool.generate(prompt_ids, seed, self._sampling, chat)
         return Generated(
             row=row,
             prompt_ids=prompt_ids,

@@ -169,7 +169,11 @@ class CompletionStore:
             finish_reason=item.answer.finish_reason,
             thinking=self._thinking,
             text=item.text,
-            sampling={**self._sampling, "seed": item.seed},
+            sampling={
+                **self._sampling,
+                "seed": item.seed,
+                **({"retokenised": True} if item.answer.retokenised else {}),
+            },
             problem_kind=item.row.kind,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 
 from services.builtin import target_folder
 from services.data.source import open_split
@@ -19,13 +19,13 @@ from services.data.split import PromptSplit
 from services.data.tokenizer import TargetTokenizer
 from services.generation import SamplingParameters
 from services.links import LinkLimits, Listener
-from services.sglang import SglangLauncher, SglangPool
 from shared.dflash.target_shape import TargetShape
 from shared.errors import DataError
 from shared.states import WorkerState
 from workers.generator.embedded import generate_embedded
 from workers.generator.rendering import Renderer
 from workers.generator.served import ServedGeneration
+from workers.generator.servers import open_servers
 from workers.generator.serving import serve_completions
 from workers.generator.store import CompletionStore
 from workers.runtime import WorkerContext
@@ -102,17 +102,9 @@ async def _generate(context: WorkerContext, store: CompletionStore) -> bool:
         )
         context.milestone(f"embedded engine: {len(store.pending())} prompts to answer")
         return await generate_embedded(context, store, renderer, engine, sampling)
-    async with AsyncExitStack() as stack:
-        urls = list(section.sglang.urls)
-        if not urls:
-            log_path = context.folder.log("sglang", context.rank)
-            launcher = SglangLauncher(section.sglang, folder, log_path)
-            urls = [(await stack.enter_async_context(launcher)).url]
-        pool = await stack.enter_async_context(
-            SglangPool(urls, section.sglang, max_connections=section.concurrency)
-        )
-        await pool.check(folder)
-        context.milestone(f"servers {', '.join(urls)}: {len(store.pending())} prompts to answer")
+    async with open_servers(context, folder, tokenizer) as pool:
+        urls = ", ".join(member.server.url for member in pool.members)
+        context.milestone(f"servers {urls}: {len(store.pending())} prompts to answer")
         return await ServedGeneration(context, store, renderer, pool, sampling).run()
 
 

@@ -10,66 +10,41 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
-
-import httpx
+from typing import Any
 
 from services.generation import Answer, SamplingParameters
-from shared.config.sampling import SglangSection
+from services.servers.base import CallRefused, Chat, ServerFigures, ServerUnavailable
+from services.servers.figures import figures_of
+from services.servers.http import EXCERPT_CHARACTERS, HttpJson
+from services.servers.names import same_model
+from shared.config.servers import SglangSection
 from shared.dflash.target_shape import TargetShape
-from shared.errors import UpstreamError, UpstreamTimeout, WrongModelError
+from shared.errors import UpstreamError, WrongModelError
 
 _INFO_PATHS = ("/model_info", "/get_model_info")  # the newer name first
-_EXCERPT_CHARACTERS = 300
 
 
-class PromptRefused(UpstreamError):
-    """The server is fine but does not take this prompt; another attempt changes nothing."""
-
-
-class CallRefused(UpstreamError):
-    """The server does not have this call, or does not let us use it; no prompt is at fault."""
-
-
-class ServerUnavailable(UpstreamError):
-    """The server cannot be reached, or is overloaded: a later attempt may succeed."""
-
-    retryable: ClassVar[bool] = True
-
-
-class SglangClient:
+class SglangServer:
     """One server; close it, or use it as an async context manager."""
 
-    def __init__(self, url: str, section: SglangSection, *, max_connections: int = 256) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, section: SglangSection) -> None:
+        self._http = HttpJson(url, section)
+        self.url = self._http.url
         self._vocab_size: int | None = None
-        self._request_timeout_s = section.request_timeout_s
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            timeout=httpx.Timeout(section.request_timeout_s, connect=section.connect_timeout_s),
-            limits=httpx.Limits(max_connections=max_connections),
-            trust_env=False,
-        )
-        self._check_timeout = httpx.Timeout(
-            min(section.request_timeout_s, 30.0), connect=section.connect_timeout_s
-        )
+        self._offers_metrics = True
 
-    async def __aenter__(self) -> SglangClient:
+    async def __aenter__(self) -> SglangServer:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def healthy(self) -> bool:
         """Whether GET /health answers 200; no error when it does not."""
-        try:
-            answer = await self._http.get("/health", timeout=5.0)
-        except httpx.TransportError:
-            return False
-        return answer.status_code == httpx.codes.OK
+        return await self._http.healthy()
 
     async def check(self, target_folder: Path) -> None:
         """WrongModelError when the server serves something else than `target_folder`.
@@ -106,9 +81,13 @@ class SglangClient:
         self._vocab_size = shape.vocab_size
 
     async def generate(
-        self, prompt_ids: Sequence[int], seed: int, sampling: SamplingParameters
+        self,
+        prompt_ids: Sequence[int],
+        seed: int,
+        sampling: SamplingParameters,
+        chat: Chat | None = None,
     ) -> Answer:
-        """The server's answer to one prompt.
+        """The server's answer to one prompt; `chat` is not needed.
 
         Raises PromptRefused, CallRefused, ServerUnavailable, UpstreamTimeout, WrongModelError,
         UpstreamError.
@@ -125,8 +104,17 @@ class SglangClient:
             },
             "stream": False,
         }
-        tree = await self._call("POST", "/generate", json=body)
-        return self._answer(tree, sampling)
+        return self._answer(await self._http.call("POST", "/generate", body), sampling)
+
+    async def figures(self) -> ServerFigures:
+        """From its Prometheus page; empty when it was started without --enable-metrics."""
+        if not self._offers_metrics:
+            return ServerFigures()
+        try:
+            return figures_of(await self._http.text("/metrics"))
+        except CallRefused:
+            self._offers_metrics = False
+            return ServerFigures()
 
     def _answer(self, tree: Any, sampling: SamplingParameters) -> Answer:
         where = f"{self.url}/generate"
@@ -137,7 +125,7 @@ class SglangClient:
         except (KeyError, TypeError, ValueError):
             raise UpstreamError(
                 f"{where} answers without output_ids and meta_info.finish_reason; SGLang 0.5 or "
-                f"later gives both. It answered: {str(tree)[:_EXCERPT_CHARACTERS]}"
+                f"later gives both. It answered: {str(tree)[:EXCERPT_CHARACTERS]}"
             ) from None
         if kind == "abort":
             message = finish.get("message", "no reason given") if isinstance(finish, dict) else ""
@@ -151,8 +139,10 @@ class SglangClient:
             and (not output_ids or output_ids[-1] != matched)
         ):
             output_ids.append(int(matched))
-        if self._vocab_size is not None and any(
-            not 0 <= one < self._vocab_size for one in output_ids
+        if (
+            self._vocab_size is not None
+            and output_ids
+            and (min(output_ids) < 0 or max(output_ids) >= self._vocab_size)
         ):
             raise WrongModelError(
                 f"{where} generated token {max(output_ids)}, the target's vocabulary has "
@@ -163,7 +153,7 @@ class SglangClient:
     async def _model_info(self) -> dict[str, Any]:
         for path in _INFO_PATHS:
             try:
-                tree = await self._call("GET", path, timeout=self._check_timeout)
+                tree = await self._http.get(path)
             except CallRefused as error:  # this server does not know this path
                 refusal = error
                 continue
@@ -174,52 +164,3 @@ class SglangClient:
             f"{refusal.detail}. There is no SGLang server at {self.url}: check "
             "generator.sglang.urls (host, port, and no path behind them)"
         )
-
-    async def _call(self, method: str, path: str, **options: Any) -> Any:
-        where = f"{self.url}{path}"
-        try:
-            answer = await self._http.request(method, path, **options)
-        except httpx.ConnectTimeout:
-            raise UpstreamTimeout(f"{where}: no connection in time; is the server up?") from None
-        except httpx.TimeoutException:
-            raise UpstreamTimeout(
-                f"{where} did not answer in time (generator.sglang.request_timeout_s)"
-            ) from None
-        except httpx.TransportError as error:
-            raise ServerUnavailable(
-                f"{where} cannot be reached: {error or type(error).__name__}"
-            ) from None
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise UpstreamError(f"{self.url!r} is not a usable address: {error}") from None
-        status = answer.status_code
-        if status == httpx.codes.OK:
-            try:
-                return answer.json()
-            except ValueError:
-                raise UpstreamError(f"{where} does not answer with JSON") from None
-        detail = f"{where} answers {status}: {answer.text[:_EXCERPT_CHARACTERS].strip()}"
-        if status in (429, 502, 503, 504):
-            raise ServerUnavailable(detail)
-        if status in (400, 413, 422):
-            raise PromptRefused(detail)
-        if status < 500:
-            raise CallRefused(detail)
-        raise UpstreamError(detail)
-
-
-def same_model(served: str, folder: Path) -> bool:
-    """Whether a server's model path and a local folder are the same model, judged by name."""
-    if Path(served).expanduser().resolve() == folder.resolve():
-        return True
-    return bool(_names(served) & _names(str(folder.resolve())))
-
-
-def _names(path: str) -> set[str]:
-    """Names a model goes by: the last part of its path, and the hub name of a cached snapshot."""
-    parts = [part for part in path.replace("\\", "/").rstrip("/").split("/") if part]
-    if not parts:
-        return set()
-    names = {parts[-1].lower()}
-    if len(parts) >= 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
-        names = {parts[-3].rpartition("--")[2].lower()}
-    return names

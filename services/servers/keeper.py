@@ -1,6 +1,6 @@
 """Runs a command that must not outlive this process's parent.
 
-    python -m services.sglang.keeper COMMAND ...
+    python -m services.servers.keeper COMMAND ...
 
 The parent holds the other end of the standard input. When it closes (the parent ended, however),
 the command's process group gets SIGTERM and, after a grace time, SIGKILL. A generator that is
@@ -25,7 +25,7 @@ _KEPT_BACK = frozenset({"PYTHONPATH", "DFLASH_MESH_TOKEN"})
 def main(argv: list[str]) -> int:
     """Run `argv` until it ends or the standard input closes."""
     if not argv:
-        sys.stderr.write("usage: python -m services.sglang.keeper COMMAND ...\n")
+        sys.stderr.write("usage: python -m services.servers.keeper COMMAND ...\n")
         return _EXIT_USAGE
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}

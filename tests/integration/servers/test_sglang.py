@@ -1,50 +1,40 @@
 """The SGLang client against server processes that speak the native interface, also badly."""
 
 import asyncio
-import contextlib
-import os
-import signal
 import socket
-import stat
-import subprocess
-import sys
-from pathlib import Path
 
-import psutil
 import pytest
 
 from services.data.tokenizer import TargetTokenizer
 from services.embedded_engine import EmbeddedEngine
 from services.generation import SamplingParameters
-from services.sglang import CallRefused, PromptRefused, SglangClient, SglangLauncher, SglangPool
-from services.sglang.client import same_model
-from services.sglang.launch import free_port
-from shared.config.sampling import SglangSection
-from shared.errors import EnvironmentFault, UpstreamError, UpstreamTimeout, WrongModelError
+from services.servers import (
+    CallRefused,
+    PromptRefused,
+    ServerPool,
+    SglangServer,
+)
+from services.servers.names import same_model
+from shared.config.servers import SglangSection
+from shared.dflash.target_shape import TargetShape
+from shared.errors import UpstreamError, UpstreamTimeout, WrongModelError
 from shared.states import Role, WorkerState
 from shared.tiny_target import model_folder
 from tests.helpers.mesh_contexts import Workplace, tiny_config
+from tests.helpers.server_peers import sglang_peer as peer
 from workers.generator import worker as generator_worker
 from workers.generator.books import FailureBook
 from workers.generator.log import CompletionLog
 
 FOLDER = model_folder()
-SECTION = SglangSection(request_timeout_s=20, connect_timeout_s=5, max_retries=2)
-REPOSITORY = Path(__file__).parents[3]
+SECTION = SglangSection(
+    request_timeout_s=20, connect_timeout_s=5, max_retries=2, breaker_backoff_s=0.05
+)
+VOCABULARY = TargetShape.read(FOLDER).vocab_size
 
 
-@contextlib.contextmanager
-def peer(*options):
-    """A server process; its address."""
-    command = [sys.executable, "-m", "tests.helpers.sglang_peer", "--model-path", str(FOLDER)]
-    with subprocess.Popen(
-        [*command, "--port", "0", *options], stdout=subprocess.PIPE, cwd=REPOSITORY
-    ) as process:
-        try:
-            port = process.stdout.readline().split()[1].decode()
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
+def sglang_pool(urls, section):
+    return ServerPool([SglangServer(url, section) for url in urls], section, vocab_size=VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +55,7 @@ async def test_ids_go_in_and_the_servers_own_ids_come_out(good, prompt):
     expected = EmbeddedEngine.load(FOLDER, dtype="float32", device="cpu", num_threads=1).generate(
         [ids], [1], sampling
     )
-    async with SglangClient(good, SECTION) as client:
+    async with SglangServer(good, SECTION) as client:
         await client.check(FOLDER)
         assert await client.healthy()
         assert await client.generate(ids, 1, sampling) == expected[0]
@@ -82,7 +72,7 @@ async def test_ids_go_in_and_the_servers_own_ids_come_out(good, prompt):
 )
 async def test_a_server_that_is_not_the_right_one(options, error, message):
     with peer(*options) as url:
-        async with SglangClient(url, SECTION) as client:
+        async with SglangServer(url, SECTION) as client:
             with pytest.raises(error, match=message):
                 await client.check(FOLDER)
 
@@ -103,7 +93,7 @@ async def test_failed_requests_say_what_happened(fault, error, message, prompt):
     timeout_s = 2.0 if fault == "hang" else 30.0  # the others may load the model first
     section = SECTION.model_copy(update={"request_timeout_s": timeout_s, "max_retries": 1})
     with peer("--fault", fault) as url:
-        async with SglangPool([url], section) as pool:
+        async with sglang_pool([url], section) as pool:
             await pool.check(FOLDER)
             with pytest.raises(error, match=message) as caught:
                 await pool.generate(prompt[0], 1, prompt[1])
@@ -113,7 +103,7 @@ async def test_failed_requests_say_what_happened(fault, error, message, prompt):
 async def test_a_hanging_server_is_noticed_when_it_is_checked():
     section = SECTION.model_copy(update={"request_timeout_s": 1.0})
     with peer("--fault", "get-hang") as url:
-        async with SglangClient(url, section) as client:
+        async with SglangServer(url, section) as client:
             with pytest.raises(UpstreamTimeout, match="did not answer in time"):
                 await client.check(FOLDER)
 
@@ -122,24 +112,24 @@ async def test_a_refused_connection_and_a_bad_address():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    async with SglangClient(url, SECTION) as client:
+    async with SglangServer(url, SECTION) as client:
         assert not await client.healthy()
         with pytest.raises(UpstreamError, match="cannot be reached"):
             await client.check(FOLDER)
-    async with SglangClient("ftp://example", SECTION) as client:
+    async with SglangServer("ftp://example", SECTION) as client:
         with pytest.raises(UpstreamError, match=r"not a usable address|cannot be reached"):
             await client.check(FOLDER)
 
 
 async def test_a_failure_that_passes_is_tried_again(prompt):
     with peer("--fault", "first-500") as url:
-        async with SglangPool([url], SECTION) as pool:
+        async with sglang_pool([url], SECTION) as pool:
             assert (await pool.generate(prompt[0], 1, prompt[1])).output_ids
 
 
 async def test_requests_go_to_servers_that_answer(good, prompt):
     with peer("--fault", "disconnect") as broken:
-        async with SglangPool([broken, good], SECTION) as pool:
+        async with sglang_pool([broken, good], SECTION) as pool:
             answers = [await pool.generate(prompt[0], 1, prompt[1]) for _ in range(4)]
     assert all(answer == answers[0] for answer in answers)
 
@@ -159,6 +149,7 @@ def served_config(url, **overrides):
         "generator.engine": "sglang",
         "generator.sglang.urls": [url],
         "generator.sglang.max_retries": 0,
+        "generator.sglang.breaker_backoff_s": 0.02,
         "generator.concurrency": 4,
         "data.num_prompts": 12,
     }
@@ -231,66 +222,3 @@ async def test_a_server_with_another_model_ends_the_worker(tmp_path):
         _, task = await run_generator(Workplace(tmp_path, served_config(url)))
     error = first_error(task)
     assert isinstance(error, WrongModelError) and "Other-7B" in str(error)
-
-
-@pytest.fixture
-def interpreter(tmp_path):
-    """Stands where the Python of an sglang environment would: `-m sglang.launch_server` runs the
-    peer of these tests."""
-    path = tmp_path / "python"
-    path.write_text(
-        f"#!/bin/sh\nshift 2\ncd {REPOSITORY} && PYTHONPATH={REPOSITORY} "
-        f'exec {sys.executable} -m tests.helpers.sglang_peer "$@"\n'
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
-async def test_a_server_of_the_run_is_started_and_stopped(tmp_path, interpreter, prompt):
-    section = SglangSection(python=str(interpreter), startup_s=50)
-    log = tmp_path / "logs" / "sglang-0.log"
-    async with SglangLauncher(section, FOLDER, log) as launcher:
-        async with SglangPool([launcher.url], section) as pool:
-            await pool.check(FOLDER)
-            assert (await pool.generate(prompt[0], 1, prompt[1])).output_ids
-        port = int(launcher.url.rpartition(":")[2])
-    assert "ready" in log.read_text()
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-async def test_a_server_that_does_not_start_says_why(tmp_path, interpreter):
-    section = SglangSection(python=str(interpreter), args=["--fault", "startup"], startup_s=50)
-    with pytest.raises(UpstreamError, match=r"status 1(.|\n)*CUDA out of memory"):
-        async with SglangLauncher(section, FOLDER, tmp_path / "sglang.log"):
-            pass
-    section = SglangSection(python=str(interpreter), args=["--fault", "get-500"], startup_s=3)
-    with pytest.raises(UpstreamTimeout, match=r"generator\.sglang\.startup_s"):
-        async with SglangLauncher(section, FOLDER, tmp_path / "sglang.log"):
-            pass
-    section = SglangSection(python=str(tmp_path / "none"))
-    with pytest.raises(EnvironmentFault, match=r"generator\.sglang\.python"):
-        async with SglangLauncher(section, FOLDER, tmp_path / "sglang.log"):
-            pass
-
-
-def test_a_server_does_not_outlive_a_killed_generator():
-    """The keeper's parent is killed; the command, which ignores nothing, goes with it."""
-    code = (
-        "import subprocess, sys, time; "
-        "keeper = subprocess.Popen([sys.executable, '-m', 'services.sglang.keeper', "
-        "sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
-        "time.sleep(600)'], stdin=subprocess.PIPE); time.sleep(600)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=REPOSITORY
-    ) as parent:
-        command = psutil.Process(int(parent.stdout.readline()))
-        os.kill(parent.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs([command], timeout=20)
-        assert not alive
-
-
-def test_a_free_port_is_free():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", free_port()))
