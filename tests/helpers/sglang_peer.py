@@ -2,7 +2,8 @@
 
     python -m tests.helpers.sglang_peer --model-path DIR --port N [--fault KIND] [--served-as NAME]
 
-Answers are the model's own. `--fault` makes it misbehave the way servers do: a status code for
+Answers are the model's own, or with `--scripted` ids that follow from the prompt's, given at once
+and without loading torch. `--fault` makes it misbehave the way servers do: a status code for
 every POST ('500', '404', '400'), 'hang', 'disconnect', 'first-500' (a failure once, then well),
 'refuse-some' (two prompts of many),
 'no-ids' (an old interface), 'startup' (ends before it is ready), 'other-ids' (another vocabulary).
@@ -18,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.generation import SamplingParameters
+from services.generation import Answer, SamplingParameters
 
 if TYPE_CHECKING:
     from services.embedded_engine import EmbeddedEngine
@@ -49,7 +50,7 @@ class Peer(ThreadingHTTPServer):
         self._engine: EmbeddedEngine | None = None
         self.lock = threading.Lock()
         self.served_as, self.fault = served_as, fault
-        self.offers_metrics = False
+        self.offers_metrics = self.is_scripted = False
         self.num_posts = 0
         self.never = threading.Event()
 
@@ -129,9 +130,12 @@ class Handler(BaseHTTPRequestHandler):
             top_p=given["top_p"],
             eos_ids=tuple(given["stop_token_ids"]),
         )
-        with self.server.lock:
-            seed = given["sampling_seed"]
-            answer = self.server.engine.generate([body["input_ids"]], [seed], sampling)[0]
+        if self.server.is_scripted:
+            answer = scripted_answer(body["input_ids"], sampling)
+        else:
+            with self.server.lock:
+                seed = given["sampling_seed"]
+                answer = self.server.engine.generate([body["input_ids"]], [seed], sampling)[0]
         ids = answer.output_ids
         finish: dict[str, Any] = {"type": "length", "length": len(ids)}
         if answer.finish_reason == "stop":
@@ -151,6 +155,12 @@ class Handler(BaseHTTPRequestHandler):
         return tree
 
 
+def scripted_answer(prompt_ids: list[int], sampling: SamplingParameters) -> Answer:
+    """The prompt's ids backwards, then the end."""
+    ids = [one for one in prompt_ids[::-1] if one not in sampling.eos_ids][:40]
+    return Answer([*ids, sampling.eos_ids[0]], "stop")
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model-path", type=Path, required=True)
@@ -159,13 +169,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--served-as")
     parser.add_argument("--fault")
     parser.add_argument("--enable-metrics", action="store_true")
+    parser.add_argument("--scripted", action="store_true")
     given, _ = parser.parse_known_args(argv)
     if given.fault == "startup":
         sys.stderr.write("CUDA out of memory while loading\n")
         return 1
     served_as = given.served_as or str(given.model_path)
     with Peer(given.port, given.model_path, served_as, given.fault) as server:
-        server.offers_metrics = given.enable_metrics
+        server.offers_metrics, server.is_scripted = given.enable_metrics, given.scripted
         print("ready", server.server_address[1], flush=True)
         server.serve_forever()
     return 0

@@ -169,7 +169,7 @@ class ConcurrencyController:
         self._limit, self._base = limit, (limit, rate)
         self._phase, self._first_look = _Phase.HOLD, None
         self._held = 0
-        self._hold_for = min(_LONGEST_HOLD, self._hold_for + 1)
+        self._hold_for = min(_LONGEST_HOLD, 2 * self._hold_for)
 
     def _raise(self, factor: float) -> None:
         """A higher limit to be measured; holds where there is none."""
@@ -181,7 +181,7 @@ class ConcurrencyController:
             self._limit = higher
 
     def _lower(self) -> None:
-        lower = self._clip(self._limit / _STEP)
+        lower = self._clip(min(self._limit - 1, self._limit / _STEP))
         if lower == self._limit:
             assert self._base is not None
             self._hold(*self._base)

@@ -90,9 +90,9 @@ async def test_a_server_that_is_not_the_right_one(options, error, message):
     ],
 )
 async def test_failed_requests_say_what_happened(fault, error, message, prompt):
-    timeout_s = 2.0 if fault == "hang" else 30.0  # the others may load the model first
+    timeout_s = 2.0 if fault == "hang" else 30.0
     section = SECTION.model_copy(update={"request_timeout_s": timeout_s, "max_retries": 1})
-    with peer("--fault", fault) as url:
+    with peer("--scripted", "--fault", fault) as url:
         async with sglang_pool([url], section) as pool:
             await pool.check(FOLDER)
             with pytest.raises(error, match=message) as caught:
@@ -122,7 +122,7 @@ async def test_a_refused_connection_and_a_bad_address():
 
 
 async def test_a_failure_that_passes_is_tried_again(prompt):
-    with peer("--fault", "first-500") as url:
+    with peer("--scripted", "--fault", "first-500") as url:
         async with sglang_pool([url], SECTION) as pool:
             assert (await pool.generate(prompt[0], 1, prompt[1])).output_ids
 
@@ -189,7 +189,7 @@ async def test_a_run_generated_by_a_server(tmp_path, good):
 
 
 async def test_prompts_that_the_server_refuses_are_kept_apart(tmp_path):
-    with peer("--fault", "refuse-some") as url:
+    with peer("--scripted", "--fault", "refuse-some") as url:
         place = Workplace(tmp_path, served_config(url))
         context, task = await run_generator(place)
     assert task.exception() is None
