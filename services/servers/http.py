@@ -20,6 +20,8 @@ from shared.errors import UpstreamError, UpstreamTimeout
 EXCERPT_CHARACTERS = 300
 _CHECK_TIMEOUT_S = 30.0
 _HEALTH_TIMEOUT_S = 5.0
+# Below the 5 s after which uvicorn closes an idle connection, under the feet of a request.
+_KEEP_ALIVE_S = 4.0
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -89,7 +91,9 @@ class HttpJson:
         if self._session is None:
             # Connections are bounded by the requests in flight, which the generator limits.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), headers=self._headers, trust_env=False
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+                headers=self._headers,
+                trust_env=False,
             )
         try:
             async with self._session.request(
@@ -105,10 +109,11 @@ class HttpJson:
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
             raise UpstreamError(f"{self.url!r} is not a usable address: {error}") from None
         except aiohttp.ClientConnectorError as error:
-            raise NotServed(f"{where} cannot be reached: {error}") from None
+            cause = error.os_error.strerror or error.os_error
+            raise NotServed(f"{where} cannot be reached: {cause}") from None
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
             raise ServerUnavailable(
-                f"{where} cannot be reached: {error or type(error).__name__}"
+                f"{where} broke off: {str(error) or type(error).__name__}"
             ) from None
 
     def _raise_for(self, status: int, where: str, data: bytes) -> None:

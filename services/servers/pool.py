@@ -102,6 +102,11 @@ class ServerPool:
         self._members = [member for member in self._members if member.server is not server]
         self._look()
 
+    async def until_up(self) -> None:
+        """Until a member is there that is not left alone."""
+        while self._down_since_s is not None:
+            await self._changed.wait()
+
     async def check(self, target_folder: Path) -> None:
         """Every server answers and serves the target."""
         for member in self._members:

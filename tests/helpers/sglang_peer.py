@@ -51,6 +51,7 @@ class Peer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.served_as, self.fault = served_as, fault
         self.offers_metrics = self.is_scripted = False
+        self.delay_s = 0.0
         self.num_posts = 0
         self.never = threading.Event()
 
@@ -130,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             top_p=given["top_p"],
             eos_ids=tuple(given["stop_token_ids"]),
         )
+        self.server.never.wait(self.server.delay_s)
         if self.server.is_scripted:
             answer = scripted_answer(body["input_ids"], sampling)
         else:
@@ -170,6 +172,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--fault")
     parser.add_argument("--enable-metrics", action="store_true")
     parser.add_argument("--scripted", action="store_true")
+    parser.add_argument("--delay-s", type=float, default=0.0)
     given, _ = parser.parse_known_args(argv)
     if given.fault == "startup":
         sys.stderr.write("CUDA out of memory while loading\n")
@@ -177,6 +180,7 @@ def main(argv: list[str]) -> int:
     served_as = given.served_as or str(given.model_path)
     with Peer(given.port, given.model_path, served_as, given.fault) as server:
         server.offers_metrics, server.is_scripted = given.enable_metrics, given.scripted
+        server.delay_s = given.delay_s
         print("ready", server.server_address[1], flush=True)
         server.serve_forever()
     return 0

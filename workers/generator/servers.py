@@ -68,6 +68,7 @@ async def _own_servers(
     ):
         keeping = group.create_task(fleet.run(pool), name="keep servers")
         try:
+            await pool.until_up()
             yield pool
         finally:
             keeping.cancel()

@@ -1,6 +1,5 @@
 """The SGLang client against server processes that speak the native interface, also badly."""
 
-import asyncio
 import socket
 
 import pytest
@@ -12,23 +11,23 @@ from services.servers import (
     CallRefused,
     PromptRefused,
     ServerPool,
+    ServerUnavailable,
     SglangServer,
 )
 from services.servers.names import same_model
 from shared.config.servers import SglangSection
 from shared.dflash.target_shape import TargetShape
 from shared.errors import UpstreamError, UpstreamTimeout, WrongModelError
-from shared.states import Role, WorkerState
 from shared.tiny_target import model_folder
 from tests.helpers.mesh_contexts import Workplace, tiny_config
+from tests.helpers.server_peers import first_error, run_generator
 from tests.helpers.server_peers import sglang_peer as peer
-from workers.generator import worker as generator_worker
 from workers.generator.books import FailureBook
 from workers.generator.log import CompletionLog
 
 FOLDER = model_folder()
 SECTION = SglangSection(
-    request_timeout_s=20, connect_timeout_s=5, max_retries=2, breaker_backoff_s=0.05
+    request_timeout_s=50, connect_timeout_s=5, max_retries=2, breaker_backoff_s=0.05
 )
 VOCABULARY = TargetShape.read(FOLDER).vocab_size
 
@@ -83,7 +82,7 @@ async def test_a_server_that_is_not_the_right_one(options, error, message):
         ("400", PromptRefused, "answers 400"),
         ("404", CallRefused, "answers 404"),
         ("500", UpstreamError, "answers 500.*made to answer 500"),
-        ("disconnect", UpstreamError, "cannot be reached"),
+        ("disconnect", ServerUnavailable, "broke off"),
         ("hang", UpstreamTimeout, "did not answer in time"),
         ("no-ids", UpstreamError, "without output_ids"),
         ("other-ids", WrongModelError, "runs another model"),
@@ -154,24 +153,6 @@ def served_config(url, **overrides):
         "data.num_prompts": 12,
     }
     return tiny_config({**options, **overrides})
-
-
-async def run_generator(place):
-    context = place.context(Role.GENERATOR)
-    task = asyncio.create_task(generator_worker.main(context))
-    try:
-        await place.until(lambda: context.state is WorkerState.FINISHED or task.done())
-    finally:
-        context.drain()
-        await asyncio.wait([task])
-    return context, task
-
-
-def first_error(task):
-    error = task.exception()
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def test_a_run_generated_by_a_server(tmp_path, good):
