@@ -25,6 +25,8 @@ class TargetTokenizer:
         self.folder = folder
         self.vocab_size = vocab_size  # rows of the embedding; every id lies below
         self._tokenizer = tokenizer
+        # Without the layer around it, which looks at every id in Python.
+        self._backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
         self.eos_ids = _eos_ids(folder, tokenizer.eos_token_id)
 
     @classmethod
@@ -81,6 +83,8 @@ class TargetTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens kept."""
+        if self._backend is not None:
+            return str(self._backend.decode(list(ids), skip_special_tokens=False))
         return str(
             self._tokenizer.decode(
                 list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False

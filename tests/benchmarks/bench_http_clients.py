@@ -80,7 +80,8 @@ def _show(name: str, num_requests: int, num_tokens: int, wall_s: float, cpu_s: f
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     million = num_requests * num_tokens / 1e6
     print(
-        f"{name:<18}{num_requests / wall_s:>12.0f}{1e3 * num_requests * num_tokens / wall_s / 1e6:>10.0f}"
+        f"{name:<18}{num_requests / wall_s:>12.0f}"
+        f"{num_requests * num_tokens / wall_s / 1e3:>10.0f}"
         f"{1e3 * cpu_s / num_requests:>16.3f}{cpu_s / million:>18.2f}"
     )
 

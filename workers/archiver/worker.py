@@ -167,5 +167,6 @@ def _identity(context: WorkerContext) -> RunIdentity:
 
 
 def _secrets(context: WorkerContext) -> tuple[bytes, ...]:
-    webhook = context.config.supervision.webhook_env
-    return known_secrets(names=[webhook] if webhook else [])
+    config = context.config
+    named = [config.supervision.webhook_env, config.generator.openai.api_key_env]
+    return known_secrets(names=[name for name in named if name])

@@ -11,6 +11,15 @@ const STAGES = [
 ];
 const LINKS = ["completions", "batches", "hidden_states"];
 
+// Requests in flight of those that are worth it just now, then each server: running + waiting.
+function serverNotes(queues) {
+  const requests = queues.filter((queue) => queue.name === "requests")
+    .map((queue) => `${queue.depth} / ${queue.capacity} requests`);
+  const servers = queues.filter((queue) => /^server_\d+$/.test(queue.name))
+    .map((queue) => `${queue.name.replace("_", " ")}: ${queue.capacity} + ${queue.depth - queue.capacity}`);
+  return [...requests, ...servers];
+}
+
 export function pipeline() {
   const stages = {};
   const links = {};
@@ -18,9 +27,10 @@ export function pipeline() {
   STAGES.forEach(([role, rate, what], i) => {
     const figure = el("span", { class: "figure" }, rate ? "0" : "");
     const unit = el("span", { class: "unit" }, rate ? "Ktok/s" : "");
+    const note = el("small", {}, what);
     const box = el("div", { class: "stage", "data-role": role }, el("span", { class: "role" }, role),
-      el("div", {}, figure, unit), el("small", {}, what));
-    stages[role] = { box, figure, rate };
+      el("div", {}, figure, unit), note);
+    stages[role] = { box, figure, rate, note, what };
     parts.push(box);
     if (i < LINKS.length) {
       const name = LINKS[i];
@@ -51,6 +61,8 @@ export function pipeline() {
       setText(link.depth, queue ? `${queue.depth} / ${queue.capacity}` : "\u2013");
       setText(link.size, queue && queue.bytes ? bytes(queue.bytes) : "");
     }
+    const { note, what } = stages.generator;
+    setText(note, [what, ...serverNotes(run.queues)].join(" \u00b7 "));
     const slow = run.bottleneck?.match(/waits for (\w+)/)?.[1];
     for (const [role, stage] of Object.entries(stages)) stage.box.classList.toggle("limit", role === slow);
   }

@@ -1,5 +1,6 @@
 """The SGLang client against server processes that speak the native interface, also badly."""
 
+import asyncio
 import socket
 
 import pytest
@@ -18,10 +19,12 @@ from services.servers.names import same_model
 from shared.config.servers import SglangSection
 from shared.dflash.target_shape import TargetShape
 from shared.errors import UpstreamError, UpstreamTimeout, WrongModelError
+from shared.states import Role
 from shared.tiny_target import model_folder
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.server_peers import first_error, run_generator
 from tests.helpers.server_peers import sglang_peer as peer
+from workers.generator import worker as generator_worker
 from workers.generator.books import FailureBook
 from workers.generator.log import CompletionLog
 
@@ -167,6 +170,26 @@ async def test_a_run_generated_by_a_server(tmp_path, good):
     assert all(one.sampling["engine"] == "sglang" and one.text for one in log)
     again, task = await run_generator(place)  # nothing is left to do, no server is needed
     assert task.exception() is None and again.progress["completions_done"] == len(log)
+
+
+async def test_a_drained_generator_goes_on_where_it_was(tmp_path):
+    with peer("--scripted", "--delay-s", "0.05") as url:
+        config = served_config(url, **{"data.num_prompts": 40})
+        place = Workplace(tmp_path, config)
+        context = place.context(Role.GENERATOR)
+        task = asyncio.create_task(generator_worker.main(context))
+        await place.until(lambda: context.progress.get("completions_done", 0) >= 4 or task.done())
+        context.drain()
+        await asyncio.wait([task], timeout=30)
+        assert task.exception() is None
+        done = CompletionLog(context.folder, 10).next_seq
+        # what was under way has arrived, nothing was begun
+        assert 4 <= done <= 16 < context.progress["completions_total"]
+        context, task = await run_generator(place)
+    assert task.exception() is None
+    log = CompletionLog(context.folder, 10).read(0, 100)
+    total = context.progress["completions_total"]
+    assert len(log) == total == len({one.prompt_index for one in log})
 
 
 async def test_prompts_that_the_server_refuses_are_kept_apart(tmp_path):
