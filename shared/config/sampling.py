@@ -34,6 +34,13 @@ class GeneratorSection(Section):
         assert self.engine != "embedded"
         return self.sglang if self.engine == "sglang" else self.openai
 
+    @property
+    def num_servers(self) -> int:
+        """Servers, or engines, as far as the configuration says; at least one."""
+        if self.engine == "embedded":
+            return 1
+        return len(self.servers.urls) or self.sglang.num_servers or 1
+
     @model_validator(mode="after")
     def _server_is_reachable(self) -> GeneratorSection:
         if self.engine == "sglang" and not self.sglang.urls and self.sglang.python is None:

@@ -123,7 +123,7 @@ def forecast(
         )
         train_s = tokens_epoch * epochs / rate
         if Stage.GENERATE in config.stages:
-            servers = max(1, len(config.generator.sglang.urls))
+            servers = config.generator.num_servers
             generate_s = tokens_epoch / (servers * GENERATED_TOKENS_PER_S)
         cost = num_gpus * max(train_s, generate_s or 0.0) / 3600 * gpu.usd_per_hour
     link_rate = hidden_bytes * min(

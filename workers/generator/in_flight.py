@@ -10,11 +10,31 @@ seconds.
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 from collections.abc import Callable
 
 from workers.generator.concurrency import ConcurrencyController, Measurement
 
+logger = logging.getLogger(__name__)
 _SHORTEST_MEASUREMENT_S = 2.0
+_OTHER_FILES = 128
+
+
+def affordable_requests(wanted: int) -> int:
+    """`wanted`, or fewer where the limit of open files leaves no connection for each of them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or wanted <= soft - _OTHER_FILES:
+        return wanted
+    most = max(1, soft - _OTHER_FILES)
+    logger.warning(
+        "generator.concurrency is %d, but this process may have %d files open (ulimit -n): at most "
+        "%d requests at once",
+        wanted,
+        soft,
+        most,
+    )
+    return most
 
 
 class ThroughputWindow:

@@ -20,7 +20,7 @@ from services.servers import CallRefused, Chat, PromptRefused, ServerPool, Serve
 from shared.errors import DataError, UpstreamError, WrongModelError
 from shared.states import DesiredState
 from workers.generator.concurrency import ConcurrencyController
-from workers.generator.in_flight import RequestSlots
+from workers.generator.in_flight import RequestSlots, affordable_requests
 from workers.generator.rendering import Renderer
 from workers.generator.server_figures import ServerMonitor
 from workers.generator.store import CompletionStore, Generated
@@ -52,7 +52,7 @@ class ServedGeneration:
         self._num_failures_in_a_row = 0
         self._has_succeeded = False
         controller = ConcurrencyController(
-            first=_FIRST_REQUESTS, most=context.config.generator.concurrency
+            first=_FIRST_REQUESTS, most=affordable_requests(context.config.generator.concurrency)
         )
         self._slots = RequestSlots(controller, asyncio.get_running_loop().time)
 

@@ -60,7 +60,11 @@ async def _own_servers(
     def log_path(number: int) -> Path:
         return context.folder.log("sglang", number)
 
-    fleet = ServerFleet(section, folder, plans, log_path, tell=context.milestone)
+    def tell(message: str) -> None:
+        context.milestone(message)
+        context.metrics["server_restarts"] = float(fleet.num_restarts)
+
+    fleet = ServerFleet(section, folder, plans, log_path, tell=tell)
     async with (
         fleet,
         ServerPool([], section, vocab_size=vocab_size, patience_s=section.startup_s) as pool,

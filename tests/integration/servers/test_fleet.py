@@ -134,7 +134,7 @@ async def test_one_of_two_killed_in_the_middle_loses_and_doubles_nothing(tmp_pat
     assert context.progress["completions_failed"] == 0
     assert (requests.name, requests.depth) == ("requests", 0) and requests.capacity >= 1
     assert reported["server_0_running"] == 7 and reported["server_0_tokens_per_s"] == 1234.5
-    assert context.queues["server_0"]().depth == 10
+    assert context.queues["server_0"]().depth == 10 and reported["server_restarts"] == 1
     assert not servers_below()
 
 

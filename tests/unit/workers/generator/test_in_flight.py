@@ -1,9 +1,10 @@
 """Slots for requests, and the measurement of what comes of them."""
 
 import asyncio
+import resource
 
 from workers.generator.concurrency import ConcurrencyController
-from workers.generator.in_flight import RequestSlots, ThroughputWindow
+from workers.generator.in_flight import RequestSlots, ThroughputWindow, affordable_requests
 
 
 def test_requests_of_the_old_limit_are_not_measured():
@@ -46,3 +47,10 @@ async def test_slots_follow_the_controller():
     await slots.acquire()
     await slots.acquire()
     assert slots.in_flight == 4
+
+
+def test_each_request_has_a_connection(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    assert [affordable_requests(wanted) for wanted in (8, 896, 897, 2048)] == [8, 896, 896, 896]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    assert affordable_requests(2048) == 2048
