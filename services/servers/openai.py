@@ -12,9 +12,11 @@ put back, so such an answer is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import orjson
 
 from services.generation import Answer, SamplingParameters
 from services.servers.answers import read_answer
@@ -160,7 +162,7 @@ class OpenaiServer:
         elif chat is None:
             raise PromptRefused(f"{self.url} takes conversations only, and this prompt is none")
         else:
-            body["messages"] = [dict(message) for message in chat.messages]
+            body["messages"] = [_as_openai(message) for message in chat.messages]
             if chat.tools:
                 body["tools"] = [dict(tool) for tool in chat.tools]
             if chat.thinking is not None:
@@ -217,3 +219,21 @@ class OpenaiServer:
                 f"{where} gives the ids {ids} the text {text!r}, which is not what the target's "
                 "tokenizer says: it serves another model"
             )
+
+
+def _as_openai(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose tool calls have their arguments as JSON text, as the interface demands."""
+    copy = dict(message)
+    if calls := copy.get("tool_calls"):
+        copy["tool_calls"] = [
+            {"id": f"call_{at}", "type": "function", **call, "function": _with_text(call)}
+            for at, call in enumerate(calls)
+        ]
+    return copy
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    if not isinstance(function.get("arguments"), str):
+        function["arguments"] = orjson.dumps(function.get("arguments") or {}).decode()
+    return function

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from shared.config.section import PositiveInt, Section
 
+
 class ServersSection(Section):
     """Addresses, time limits, retries, and the circuit breaker of each server."""
 

@@ -59,6 +59,10 @@ def _rows(session: Session) -> None:
     run.state, run.reason, run.bottleneck = "completed", f"{MARKUP} {LONG}", MARKUP
     run.started_at, run.ended_at = now - 100, now
     run.loss, run.accuracy, run.acceptance_length = 1.25, 0.5, 3.14
+    run.queues = [
+        {"name": name, "depth": depth, "capacity": capacity, "bytes": 0, "capacity_bytes": 0}
+        for name, depth, capacity in (("requests", 60, 64), ("server_0", 61, 58))
+    ]
     session.add(run)
     for level in ("info", "error"):
         line: dict[str, Any] = {"role": "generator", "rank": 0, "level": level, "created_at": now}

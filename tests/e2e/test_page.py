@@ -121,6 +121,14 @@ def test_markup_in_names_reasons_errors_and_logs_is_text(
     assert page.title() != "broken"
 
 
+def test_the_generators_requests_and_servers_are_shown(filled: Server, open_page: OpenPage) -> None:
+    page = open_page(filled)
+    page.locator(RUN_LINK).click()
+    note = page.locator('.stage[data-role="generator"] small')
+    expect(note).to_contain_text("60 / 64 requests")
+    expect(note).to_contain_text("server 0: 58 + 3")
+
+
 def test_a_stopped_run_shows_what_it_came_to(filled: Server, open_page: OpenPage) -> None:
     page = open_page(filled, STOPPED_PATH)
     expect(page.locator("#run-state")).to_have_text("stopped")

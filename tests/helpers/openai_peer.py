@@ -5,7 +5,9 @@
 `ids` takes lists of ids and gives ids back (as vLLM does); `ids-to-text` gives text; `text` takes
 text only and refuses fields it does not know (transformers serve); `chat` has conversations only;
 `reasoning` splits the thought off; `drops` leaves special tokens out of its text; `other` has
-another vocabulary. Every answer is the thought and the answer below, ended by itself.
+another vocabulary.
+Every answer is the thought and the answer below, ended by itself; a request with `echo_request` is
+itself the answer of `chat`.
 """
 
 from __future__ import annotations
@@ -86,6 +88,8 @@ class Handler(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop" if stopped else "length"}
         if kind in ("chat", "reasoning"):
             message = {"role": "assistant", "content": text}
+            if body.get("echo_request"):
+                message["content"] = json.dumps(body)
             if kind == "reasoning":
                 message |= {"content": ANSWER, "reasoning_content": THOUGHT}
             choice["message"] = message
@@ -96,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
             choice["token_ids"] = [*ids, *end]
         if kind == "other":
             choice["token_ids"] = [one + 10**6 for one in ids]
-        usage = {"completion_tokens": len(ids) + stopped}
+        usage = {} if body.get("echo_request") else {"completion_tokens": len(ids) + stopped}
         if isinstance(body.get("prompt"), str):
             usage["prompt_tokens"] = len(tokenizer.encode(body["prompt"]).ids)
         return {"object": "text_completion", "choices": [choice], "usage": usage}

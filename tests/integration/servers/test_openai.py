@@ -1,5 +1,7 @@
 """The OpenAI client against server processes that differ the way real ones do."""
 
+import json
+
 import pytest
 
 from services.data.tokenizer import TargetTokenizer
@@ -117,6 +119,23 @@ async def test_a_run_generated_by_an_openai_server(tmp_path, monkeypatch):
     assert all(one.sampling["engine"] == "openai" and one.finish_reason == "stop" for one in log)
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"sk-secret" not in written
+
+
+async def test_conversations_go_out_as_the_interface_has_them(tokenizer):
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [*CONVERSATION, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    sampling = SamplingParameters(200, 0.7, 1.0, tokenizer.eos_ids)
+    with openai_peer("--kind", "chat") as url:
+        async with server(url, tokenizer, extra_body={"echo_request": True}) as one:
+            await one.check(FOLDER)
+            got = await one.generate([1, 2], 5, sampling, Chat(messages, False, tools))
+    body = json.loads(tokenizer.decode(got.output_ids[:-1]))
+    sent = body["messages"][1]["tool_calls"][0]
+    assert sent["type"] == "function" and sent["id"]
+    assert sent["function"] == {"name": "add", "arguments": '{"a":1}'}
+    assert body["tools"] == tools and body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert (body["max_tokens"], body["temperature"], body["seed"]) == (200, 0.7, 5)
 
 
 class Fronted:
