@@ -34,7 +34,7 @@ async def test_a_run_generated_by_vllm(tmp_path: Path) -> None:
                 "data.num_prompts": 24,
             }
         )
-        context, task = await run_generator(Workplace(tmp_path / "run", config))
+        context, task = await run_generator(Workplace(tmp_path, config))
     assert task.exception() is None
     log = CompletionLog(context.folder, 10).read(0, 100)
     assert len(log) == context.progress["completions_total"] and log

@@ -58,7 +58,7 @@ async def test_a_run_generated_by_transformers_serve_is_what_our_engine_generate
             "data.num_prompts": NUM_PROMPTS,
         }
     )
-    context, task = await run_generator(Workplace(tmp_path / "run", config))
+    context, task = await run_generator(Workplace(tmp_path, config))
     assert task.exception() is None
     log = CompletionLog(context.folder, 10).read(0, 100)
     assert len(log) == context.progress["completions_total"] and log
