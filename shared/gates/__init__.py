@@ -8,7 +8,7 @@ verdicts, so a restarted batcher rebuilds its state by judging the log again.
 
 from shared.gates.gatekeeper import Gatekeeper, Judgement
 from shared.gates.reasons import Reason
-from shared.gates.sample import Candidate, GateTokens
+from shared.gates.sample import Candidate, CandidateBatch, GateTokens
 from shared.gates.window import window_size
 
-__all__ = ["Candidate", "GateTokens", "Gatekeeper", "Judgement", "Reason", "window_size"]
+__all__ = ["Candidate", "CandidateBatch", "GateTokens", "Gatekeeper", "Judgement", "Reason", "window_size"]

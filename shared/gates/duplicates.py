@@ -1,92 +1,203 @@
 """Exact and near duplicates among the accepted samples.
 
-Exact: the same token ids. Near: the Jaccard similarity of the two samples' sets of token 5-grams,
-prompt and answer together, estimated by MinHash and found by locality-sensitive hashing. Token
-sequences instead of words make it work for text without spaces. The first of two duplicates stays.
+Exact: the same content key (a 64-bit hash of token ids, or of the text). Near: the Jaccard
+similarity of the two samples' sets of 5-grams, prompt and answer together, estimated by MinHash.
+The first of two duplicates stays.
+
+A band key belongs to the first accepted sample that has it, so a new sample is compared with at
+most one sample for each band, however much of the data is boilerplate. Invariant: findings depend
+on the samples and their order alone. Inside a batch, samples that share a fresh band key are
+followed one by one, as if they had come alone.
+
+Memory for each accepted sample: 256 bytes of signature (the lower halves of its places), and for
+each of its 12 band keys and its content key 18 to 36 bytes of table.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from datasketch import LeanMinHash, MinHash, MinHashLSH
 from numpy.typing import NDArray
 
-_SHINGLE_TOKENS = 5
-_NUM_PERM = 128
-_MIN_SHINGLES = 16  # shorter samples are only compared exactly
+from shared.gates.key_table import KeyTable
+from shared.gates.minhash import NUM_PERM, Bands, signatures_of
+
+_FIRST_ROWS = 1 << 10
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """The accepted sample that came first; `similarity` None means exactly the same."""
+
+    seq: int
+    similarity: float | None = None
+
+
+@dataclass
+class Comparison:
+    """A batch beside the index: what `compare` found, until `add` takes the accepted over."""
+
+    keys: NDArray[np.uint64]  # [B] content
+    seqs: Sequence[int]
+    found: list[Duplicate | None]
+    position: NDArray[np.int64]  # [B] row of the signature, -1 without one
+    signatures: NDArray[np.uint16]  # [n, 128]
+    band_keys: NDArray[np.uint64]  # [n, num_bands]
+    owned: NDArray[np.bool_]  # [n, num_bands] whether the key has an owner in the index
+    owners: dict[int, int] = field(default_factory=dict)  # fresh shared key -> sample in the batch
 
 
 class DuplicateIndex:
     """Accepted samples, by content. `near_similarity` None leaves near duplicates alone."""
 
     def __init__(self, near_similarity: float | None) -> None:
-        self._exact: dict[bytes, int] = {}
         self._threshold = near_similarity
-        self._signatures: dict[int, LeanMinHash] = {}
-        self._lsh = (
-            None
-            if near_similarity is None
-            else MinHashLSH(
-                # What the bands find is checked by its similarity, so they may find too much.
-                threshold=min(near_similarity, 0.99),
-                num_perm=_NUM_PERM,
-                weights=(0.1, 0.9),
-            )
+        self._bands = Bands.for_threshold(1.0 if near_similarity is None else near_similarity)
+        self._exact = KeyTable()
+        self._band_table = KeyTable()
+        self._seqs = np.zeros(_FIRST_ROWS, np.int64)
+        self._signatures = np.zeros((_FIRST_ROWS, NUM_PERM), np.uint16)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what is remembered; room that was never written to does not count."""
+        rows = self._size * (8 + (0 if self._threshold is None else 2 * NUM_PERM))
+        return rows + self._exact.num_bytes + self._band_table.num_bytes
+
+    def compare(
+        self,
+        keys: NDArray[np.uint64],
+        seqs: Sequence[int],
+        units: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        usable: NDArray[np.bool_],
+    ) -> Comparison:
+        """Duplicates of the usable samples, among the index and those before them in the batch."""
+        exact = self._exact.find(keys)
+        near = usable & (exact < 0) if self._threshold is not None else np.zeros(len(keys), bool)
+        chosen, signatures = signatures_of(units, offsets, near)
+        position = np.full(len(keys), -1, np.int64)
+        position[chosen] = np.arange(len(chosen))
+        band_keys = self._bands.keys(signatures)
+        owners = self._band_table.find(band_keys.ravel()).reshape(band_keys.shape)
+        batch = Comparison(
+            keys=keys,
+            seqs=seqs,
+            found=[None] * len(keys),
+            position=position,
+            signatures=signatures.astype(np.uint16),
+            band_keys=band_keys,
+            owned=owners >= 0,
         )
+        self._follow(batch, exact, self._most_similar(batch, owners), usable)
+        return batch
 
-    def exact(self, ids: Sequence[int]) -> int | None:
-        """`seq` of the accepted sample with the same ids."""
-        return self._exact.get(_digest(ids))
+    def add(self, batch: Comparison, accepted: NDArray[np.int64]) -> None:
+        """Remember the samples at `accepted` (positions in the batch, ascending)."""
+        rows = self._take_rows(len(accepted))
+        self._seqs[rows] = np.asarray(batch.seqs, np.int64)[accepted]
+        self._exact.add(batch.keys[accepted], rows)
+        places = batch.position[accepted]
+        compared = places >= 0
+        rows, places = rows[compared], places[compared]
+        if not len(rows):
+            return
+        self._signatures[rows] = batch.signatures[places]
+        fresh = ~batch.owned[places]
+        keys = batch.band_keys[places][fresh]
+        owners = np.broadcast_to(rows[:, None], fresh.shape)[fresh]
+        keys, first = np.unique(keys, return_index=True)
+        self._band_table.add(keys, owners[first])
 
-    def near(self, ids: Sequence[int]) -> tuple[int, float] | None:
-        """`seq` and similarity of the most similar accepted sample at or above the threshold."""
-        signature = self._signature(ids)
-        if self._lsh is None or signature is None:
-            return None
-        found = [
-            (self._signatures[seq].jaccard(signature), -seq) for seq in self._lsh.query(signature)
-        ]
-        if not found or max(found)[0] < (self._threshold or 0.0):
-            return None
-        similarity, negative = max(found)
-        return -negative, similarity
+    def _take_rows(self, num: int) -> NDArray[np.int64]:
+        needed = self._size + num
+        if needed > len(self._seqs):
+            room = max(needed, 2 * len(self._seqs))
+            self._seqs = _moved(self._seqs[: self._size], room)
+            self._signatures = _moved(self._signatures[: self._size], room)
+        rows = np.arange(self._size, needed)
+        self._size = needed
+        return rows
 
-    def add(self, seq: int, ids: Sequence[int]) -> None:
-        """Remember an accepted sample."""
-        self._exact.setdefault(_digest(ids), seq)
-        signature = self._signature(ids)
-        if self._lsh is not None and signature is not None:
-            self._signatures[seq] = signature
-            self._lsh.insert(seq, signature)
+    def _most_similar(
+        self, batch: Comparison, owners: NDArray[np.int64]
+    ) -> dict[int, tuple[float, int]]:
+        """By row of the signature: similarity and negative seq of the best of its owners."""
+        at, band = np.nonzero(batch.owned)
+        if not len(at):
+            return {}
+        pairs = np.unique((at.astype(np.int64) << 32) | owners[at, band])
+        at, rows = pairs >> 32, pairs & 0xFFFFFFFF
+        same = (batch.signatures[at] == self._signatures[rows]).sum(axis=1)
+        best: dict[int, tuple[float, int]] = {}
+        for one, count, seq in zip(
+            at.tolist(), same.tolist(), self._seqs[rows].tolist(), strict=True
+        ):
+            best[one] = max(best.get(one, (0.0, 0)), (count / NUM_PERM, -seq))
+        return best
 
-    def _signature(self, ids: Sequence[int]) -> LeanMinHash | None:
-        if self._lsh is None or len(ids) < _SHINGLE_TOKENS + _MIN_SHINGLES - 1:
-            return None
-        key = _digest(ids)
-        if key != self._last[0]:
-            sketch = MinHash(num_perm=_NUM_PERM, seed=1, hashfunc=int)
-            sketch.update_batch(shingles(ids).tolist())
-            self._last = (key, LeanMinHash(sketch))
-        return self._last[1]
+    def _follow(
+        self,
+        batch: Comparison,
+        exact: NDArray[np.int64],
+        similar: dict[int, tuple[float, int]],
+        usable: NDArray[np.bool_],
+    ) -> None:
+        """Go through the batch in order and say what each sample is a duplicate of."""
+        shared = _shared_keys(batch.band_keys, ~batch.owned)
+        accepted: dict[int, int] = {}  # content key -> sample in the batch
+        content, places, rows = batch.keys.tolist(), batch.position.tolist(), exact.tolist()
+        threshold = self._threshold or 0.0
+        for at, one in enumerate(usable.tolist()):
+            if not one:
+                continue
+            if rows[at] >= 0:
+                batch.found[at] = Duplicate(int(self._seqs[rows[at]]))
+                continue
+            earlier = accepted.get(content[at])
+            if earlier is not None:
+                batch.found[at] = Duplicate(batch.seqs[earlier])
+                continue
+            place = places[at]
+            if place >= 0:
+                best = similar.get(place, (0.0, 0))
+                keys = shared.get(place, ())
+                for other in {batch.owners[key] for key in keys if key in batch.owners}:
+                    same = batch.signatures[place] == batch.signatures[places[other]]
+                    best = max(best, (int(same.sum()) / NUM_PERM, -batch.seqs[other]))
+                if best[0] >= threshold and best[0] > 0:
+                    batch.found[at] = Duplicate(-best[1], best[0])
+                    continue
+                for key in keys:
+                    batch.owners.setdefault(key, at)
+            accepted[content[at]] = at
 
-    # `near` and `add` are called one after the other for the same sample.
-    _last: tuple[bytes, LeanMinHash | None] = (b"", None)
+
+def _moved(used: NDArray[Any], room: int) -> NDArray[Any]:
+    """The rows in a larger array; its other pages take no memory until they are written."""
+    larger = np.empty((room, *used.shape[1:]), used.dtype)
+    larger[: len(used)] = used
+    return larger
 
 
-def shingles(ids: Sequence[int]) -> NDArray[np.uint32]:
-    """Distinct 32-bit hashes of the token 5-grams, sorted."""
-    tokens = np.asarray(ids, dtype=np.uint64)
-    count = len(tokens) - _SHINGLE_TOKENS + 1
-    mixed = np.zeros(max(count, 0), dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for offset in range(_SHINGLE_TOKENS if count > 0 else 0):
-            mixed = (mixed ^ tokens[offset : offset + count]) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-    return np.unique((mixed >> np.uint64(32)).astype(np.uint32))
-
-
-def _digest(ids: Sequence[int]) -> bytes:
-    return hashlib.blake2b(np.asarray(ids, dtype=np.int64).tobytes(), digest_size=16).digest()
+def _shared_keys(
+    keys: NDArray[np.uint64], fresh: NDArray[np.bool_]
+) -> dict[int, tuple[int, ...]]:
+    """By row: its fresh keys that another row has too."""
+    at, band = np.nonzero(fresh)
+    if not len(at):
+        return {}
+    values = keys[at, band]
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    several = counts[inverse] > 1
+    found: dict[int, tuple[int, ...]] = {}
+    for one, key in zip(at[several].tolist(), values[several].tolist(), strict=True):
+        found[one] = (*found.get(one, ()), key)
+    return found

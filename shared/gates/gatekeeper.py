@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from shared.config.schema import GateSection
-from shared.gates.duplicates import DuplicateIndex
+from shared.gates.checks import Findings, SampleChecks
+from shared.gates.duplicates import Comparison, Duplicate, DuplicateIndex
 from shared.gates.ledger import GateLedger
 from shared.gates.reasons import Reason
-from shared.gates.sample import Candidate, Finding, GateTokens, SampleChecks
+from shared.gates.sample import Candidate, CandidateBatch, Finding, GateTokens, Unit
 from shared.gates.window import Verdict, window_size
 
 
@@ -25,10 +29,14 @@ class Judgement:
         return self.reason is None
 
 
+ACCEPTED = Judgement(None)
+
+
 class Gatekeeper:
     """State of the gates: duplicates seen and counts.
 
-    Invariant: state and judgements depend only on the candidates judged and their order.
+    Invariant: state and judgements depend only on the candidates judged and their order, not on
+    how they are grouped into batches.
     """
 
     def __init__(self, gates: GateSection, tokens: GateTokens, *, num_prompts: int) -> None:
@@ -42,12 +50,51 @@ class Gatekeeper:
 
     def judge(self, sample: Candidate) -> Judgement:
         """Accept or reject the next candidate, and count it."""
-        finding = self._checks.first_finding(sample) or self._duplicate(sample)
-        self.ledger.count(sample, finding)
-        if finding is not None:
-            return Judgement(finding.reason, finding.detail)
-        self._duplicates.add(sample.seq, sample.input_ids)
-        return Judgement(None)
+        return self.judge_batch(CandidateBatch.of([sample]))[0]
+
+    def judge_batch(
+        self, batch: CandidateBatch, each: Callable[[int, Judgement], bool] | None = None
+    ) -> list[Judgement]:
+        """Accept or reject the next candidates in order, and count them.
+
+        `each` is called after each sample has been counted, with its position and judgement; when
+        it answers True, the rest of the batch is left alone, as if it had not been given.
+        """
+        found = self._checks.findings(batch)
+        usable = np.ones(len(batch), bool)
+        usable[list(found)] = False
+        compared = self._duplicates.compare(
+            batch.content_keys, batch.seqs, batch.units, batch.offsets, usable
+        )
+        for at, duplicate in enumerate(compared.found):
+            if duplicate is not None:
+                found[at] = _finding(duplicate, batch.unit)
+        return self._count(batch, found, compared, each)
+
+    def _count(
+        self,
+        batch: CandidateBatch,
+        found: Findings,
+        compared: Comparison,
+        each: Callable[[int, Judgement], bool] | None,
+    ) -> list[Judgement]:
+        judgements: list[Judgement] = []
+        accepted: list[int] = []
+        self.ledger.begin(batch)
+        keys, sizes = batch.response_keys.tolist(), batch.sizes.tolist()
+        for at in range(len(batch)):
+            finding = found.get(at)
+            self.ledger.count(batch, at, keys[at], sizes[at], finding)
+            if finding is None:
+                accepted.append(at)
+                judgements.append(ACCEPTED)
+            else:
+                judgements.append(Judgement(finding.reason, finding.detail))
+            if each is not None and each(at, judgements[-1]):
+                break
+        self.ledger.commit()
+        self._duplicates.add(compared, np.array(accepted, np.int64))
+        return judgements
 
     @property
     def window_passed(self) -> bool:
@@ -66,13 +113,11 @@ class Gatekeeper:
         report["window"] = {"size": self.window, "passed": self.window_passed}
         return report
 
-    def _duplicate(self, sample: Candidate) -> Finding | None:
-        same = self._duplicates.exact(sample.input_ids)
-        if same is not None:
-            return Finding(Reason.EXACT_DUPLICATE, f"same tokens as completion {same}")
-        near = self._duplicates.near(sample.input_ids)
-        if near is not None:
-            return Finding(
-                Reason.NEAR_DUPLICATE, f"similarity {near[1]:.2f} to completion {near[0]}"
-            )
-        return None
+
+def _finding(duplicate: Duplicate, unit: Unit) -> Finding:
+    same, name = ("tokens", "completion") if unit == "token" else ("text", "sample")
+    if duplicate.similarity is None:
+        return Finding(Reason.EXACT_DUPLICATE, f"same {same} as {name} {duplicate.seq}")
+    return Finding(
+        Reason.NEAR_DUPLICATE, f"similarity {duplicate.similarity:.2f} to {name} {duplicate.seq}"
+    )

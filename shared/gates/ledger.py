@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from shared.config.schema import GateSection
 from shared.gates.reasons import ADVICE, Reason
-from shared.gates.sample import Candidate, Finding
+from shared.gates.responses import ResponseCounts
+from shared.gates.sample import CandidateBatch, Finding, Unit
 from shared.gates.window import Verdict, judge_shares
 
 _NUM_EXAMPLES = 3
@@ -23,59 +23,72 @@ class GateLedger:
     gates: GateSection
     num_seen: int = 0
     num_accepted: int = 0
-    num_supervised_tokens: int = 0  # of accepted samples
+    num_supervised_tokens: int = 0  # of accepted samples; characters when there is no tokenizer
+    unit: Unit = "token"
     rejected: Counter[Reason] = field(default_factory=Counter)
     examples: dict[Reason, list[dict[str, Any]]] = field(default_factory=dict)
     mask_sums: Counter[int] = field(default_factory=Counter)
-    _responses: Counter[bytes] = field(default_factory=Counter)
-    _repeats: Counter[bytes] = field(default_factory=Counter)  # by answer, of repeated prompts
-    _top_response: tuple[int, bytes, str] = (0, b"", "")
+    responses: ResponseCounts = field(default_factory=ResponseCounts)
 
-    def count(self, sample: Candidate, finding: Finding | None) -> None:
-        """Enter one judged sample."""
+    def begin(self, batch: CandidateBatch) -> None:
+        """The samples of `batch` will be counted in order, then `commit` is called."""
+        self.unit = batch.unit
+        self.responses.begin(batch.response_keys)
+
+    def count(
+        self, batch: CandidateBatch, at: int, key: int, size: int, finding: Finding | None
+    ) -> None:
+        """Enter one judged sample; `key` and `size` are its response key and size."""
         self.num_seen += 1
-        supervised = sample.num_supervised_tokens
-        self.mask_sums[supervised] += 1
-        self._count_response(sample, finding)
+        self.mask_sums[size] += 1
+        if not (batch.unit == "word" and batch.texts[at] is None):  # a row without an answer
+            repeat = finding is not None and finding.reason is Reason.EXACT_DUPLICATE
+            self.responses.count(key, batch.texts[at], repeat=repeat)
         if finding is None:
             self.num_accepted += 1
-            self.num_supervised_tokens += supervised
+            self.num_supervised_tokens += size
             return
         self.rejected[finding.reason] += 1
         kept = self.examples.setdefault(finding.reason, [])
         if len(kept) < _NUM_EXAMPLES:
             kept.append(
                 {
-                    "seq": sample.seq,
-                    "prompt_sha256": sample.prompt_sha256,
-                    "num_supervised_tokens": supervised,
+                    "seq": batch.seqs[at],
+                    "source": batch.sources[at] if batch.sources else None,
+                    "prompt_sha256": batch.prompt_sha256[at],
+                    "num_supervised_tokens": size,
                     "detail": finding.detail,
-                    "text": _excerpt(sample.text),
+                    "text": _excerpt(batch.texts[at]),
                 }
             )
 
+    def commit(self) -> None:
+        """The batch, or as much of it as was counted, is over."""
+        self.responses.commit()
+
     def verdict(self) -> Verdict:
         """The shares so far against the limits."""
-        count, key, text = self._top_response
+        top = self.responses.top
         return judge_shares(
             self.gates,
             num_seen=self.num_seen,
             rejected=self.rejected,
-            same_response=count,
-            same_response_text=text[:40],
-            same_response_repeats=self._repeats[key],
+            same_response=top.count,
+            same_response_text=top.text[:40],
+            same_response_repeats=self.responses.top_repeats,
         )
 
     def report(self) -> dict[str, Any]:
         """The report as plain JSON; the same for a run and for `data check`."""
         seen = max(self.num_seen, 1)
         verdict = self.verdict()
-        count, _, text = self._top_response
+        top = self.responses.top
         rejected = self.num_seen - self.num_accepted
         mask_sum, mask_count = max(
             self.mask_sums.items(), key=lambda item: (item[1], -item[0]), default=(0, 0)
         )
         return {
+            "unit": "token" if self.unit == "token" else "character",
             "num_seen": self.num_seen,
             "num_accepted": self.num_accepted,
             "num_rejected": rejected,
@@ -94,9 +107,9 @@ class GateLedger:
                 for reason in Reason
             ],
             "most_frequent_response": {
-                "text": text,
-                "count": count,
-                "share": count / seen,
+                "text": _excerpt(top.text) or "",
+                "count": top.count,
+                "share": top.count / seen,
                 "limit": self.gates.max_same_response_share,
             },
             "mask_sums": {
@@ -111,15 +124,6 @@ class GateLedger:
             "block_reason": verdict.reason,
             "cause": verdict.cause,
         }
-
-    def _count_response(self, sample: Candidate, finding: Finding | None) -> None:
-        ids = ",".join(map(str, sample.supervised_ids))
-        key = hashlib.blake2b(ids.encode(), digest_size=8).digest()
-        self._responses[key] += 1
-        if finding is not None and finding.reason is Reason.EXACT_DUPLICATE:
-            self._repeats[key] += 1
-        if self._responses[key] > self._top_response[0]:
-            self._top_response = (self._responses[key], key, _excerpt(sample.text) or "")
 
 
 def histogram(mask_sums: Counter[int]) -> list[dict[str, int]]:

@@ -1,21 +1,24 @@
-"""Checks of one sample by itself.
+"""A sample that asks to be accepted, and the columns in which many of them are judged.
 
-Each check looks at ids, or at the decoded answer where there is one. The first reason that applies
-wins; the order below goes from what explains most to what explains least.
+    Candidate ... -> CandidateBatch <- columns of a shard, words of conversations
+
+A batch holds no more than its candidates do: how candidates are grouped never changes a judgement.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from shared.config.schema import GateSection
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.gates.ngrams import offsets_of, sums
 from shared.gates.reasons import Reason
 
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-_NGRAM_TOKENS = 10
-_MIN_NGRAMS = 32  # below this a repeated n-gram says nothing
+Unit = Literal["token", "word"]
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,6 @@ class Candidate:
     finish_reason: str = "stop"
     thinking: bool | None = None
 
-    @property
-    def num_supervised_tokens(self) -> int:
-        return sum(1 for one in self.loss_mask if one)
-
-    @property
-    def supervised_ids(self) -> list[int]:
-        return [one for one, kept in zip(self.input_ids, self.loss_mask, strict=True) if kept]
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -63,107 +58,97 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class SampleChecks:
-    """The stateless gates under one configuration."""
+class CandidateBatch:
+    """Candidates in columns; B samples with T units altogether.
 
-    gates: GateSection
-    tokens: GateTokens = field(default_factory=GateTokens)
+    With unit "token" `units` are token ids; with "word", hashes of words: the gates that only
+    tokens have (mask token, supervised tokens) do not apply then. `sizes` fills the histogram:
+    supervised tokens, or characters of the answers. `sources` names the samples in examples, as
+    file and line.
+    """
 
-    def first_finding(self, sample: Candidate) -> Finding | None:
-        """The first reason against the sample, or None."""
-        checks: tuple[Callable[[Candidate], Finding | None], ...] = (
-            self._content,
-            self._mask_token,
-            self._thinking,
-            self._truncated,
-            self._supervised,
-            self._repetition,
+    unit: Unit
+    seqs: Sequence[int]
+    units: NDArray[np.int64]  # [T]
+    supervised: NDArray[np.bool_]  # [T]
+    offsets: NDArray[np.int64]  # [B + 1]
+    sizes: NDArray[np.int64]  # [B]
+    content_keys: NDArray[np.uint64]  # [B] equal for exact duplicates
+    response_keys: NDArray[np.uint64]  # [B] equal for equal answers
+    texts: Sequence[str | None]
+    prompt_sha256: Sequence[str]
+    finish_reasons: Sequence[str]
+    thinking: Sequence[bool | None]
+    sources: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate]) -> CandidateBatch:
+        """Candidates of tokens as columns."""
+        lengths = np.array([len(one.input_ids) for one in candidates], np.int64)
+        ids = [np.asarray(one.input_ids, np.int64) for one in candidates]
+        masks = [np.asarray(one.loss_mask, np.uint8) for one in candidates]
+        return cls.of_tokens(
+            seqs=[one.seq for one in candidates],
+            ids=np.concatenate(ids) if ids else np.zeros(0, np.int64),
+            supervised=np.concatenate(masks) != 0 if masks else np.zeros(0, bool),
+            offsets=offsets_of(lengths),
+            texts=[one.text for one in candidates],
+            prompt_sha256=[one.prompt_sha256 for one in candidates],
+            finish_reasons=[one.finish_reason for one in candidates],
+            thinking=[one.thinking for one in candidates],
         )
-        for check in checks:
-            found = check(sample)
-            if found is not None:
-                return found
-        return None
 
-    def _content(self, sample: Candidate) -> Finding | None:
-        if not len(sample.input_ids) or (sample.text is not None and not sample.text):
-            return Finding(Reason.EMPTY, "the answer has no tokens")
-        if sample.text is None:
-            return None
-        if not sample.text.strip():
-            return Finding(Reason.EMPTY, "the answer is white space")
-        if not self._plain(sample.text):
-            return Finding(Reason.SCAFFOLD_ONLY, "the answer holds template tokens only")
-        return None
-
-    def _plain(self, text: str) -> str:
-        """The answer without special tokens, think tags and white space around it."""
-        texts = {*self.tokens.special_texts, THINK_OPEN, THINK_CLOSE}
-        pattern = "|".join(re.escape(one) for one in sorted(texts, key=len, reverse=True) if one)
-        return re.sub(pattern, "", text).strip()
-
-    def _mask_token(self, sample: Candidate) -> Finding | None:
-        mask = self.tokens.mask_token_id
-        if mask is None or mask not in sample.input_ids:
-            return None
-        where = list(sample.input_ids).index(mask)
-        return Finding(Reason.MASK_TOKEN, f"mask token {mask} at position {where}")
-
-    def _thinking(self, sample: Candidate) -> Finding | None:
-        if sample.text is None or not self.gates.require_closed_thinking:
-            return None
-        opened = THINK_OPEN in sample.text or self._prompt_opens_thinking(sample)
-        if opened and THINK_CLOSE not in sample.text:
-            return Finding(Reason.THINKING_NOT_CLOSED, f"no {THINK_CLOSE} in the answer")
-        if not sample.thinking:
-            return None
-        if THINK_CLOSE not in sample.text:
-            return Finding(Reason.THINKING_MISSING, "thinking was asked for, the answer has none")
-        thought = sample.text.partition(THINK_CLOSE)[0].rpartition(THINK_OPEN)[2]
-        if not thought.strip():
-            return Finding(Reason.THINKING_MISSING, "thinking was asked for, the thought is empty")
-        return None
-
-    def _prompt_opens_thinking(self, sample: Candidate) -> bool:
-        """Whether the prompt ends inside a thought: some templates write the opening tag."""
-        opening, closing = self.tokens.think_open_id, self.tokens.think_close_id
-        if opening is None or closing is None:
-            return False
-        for token, kept in zip(reversed(sample.input_ids), reversed(sample.loss_mask), strict=True):
-            if not kept and token in (opening, closing):
-                return token == opening
-        return False
-
-    def _truncated(self, sample: Candidate) -> Finding | None:
-        if self.gates.drop_truncated and sample.finish_reason == "length":
-            return Finding(Reason.TRUNCATED, "generation stopped at the length limit")
-        return None
-
-    def _supervised(self, sample: Candidate) -> Finding | None:
-        count, least = sample.num_supervised_tokens, self.gates.min_supervised_tokens
-        if count < least:
-            return Finding(
-                Reason.TOO_FEW_SUPERVISED, f"{count} supervised tokens, at least {least} are needed"
-            )
-        mask = sample.loss_mask
-        if not any(mask[at] and mask[at + 1] for at in range(len(mask) - 1)):
-            return Finding(Reason.NO_CONSECUTIVE_SUPERVISED, f"{count} lone supervised tokens")
-        return None
-
-    def _repetition(self, sample: Candidate) -> Finding | None:
-        share = repeated_ngram_share(sample.supervised_ids)
-        if share <= self.gates.max_repeated_ngram_share:
-            return None
-        return Finding(
-            Reason.REPETITION_LOOP,
-            f"{share:.0%} of the {_NGRAM_TOKENS}-token sequences occur more than once",
+    @classmethod
+    def of_tokens(
+        cls,
+        *,
+        seqs: Sequence[int],
+        ids: NDArray[np.int64],
+        supervised: NDArray[np.bool_],
+        offsets: NDArray[np.int64],
+        texts: Sequence[str | None] | None = None,
+        prompt_sha256: Sequence[str] | None = None,
+        finish_reasons: Sequence[str] | None = None,
+        thinking: Sequence[bool | None] | None = None,
+        sources: Sequence[str] | None = None,
+    ) -> CandidateBatch:
+        """Flat token columns: ids [T], supervised [T], offsets [B + 1]; the rest has defaults."""
+        assert len(ids) == len(supervised) == offsets[-1], "ids, mask and offsets belong together"
+        count = len(seqs)
+        sizes = sums(supervised, offsets)
+        return cls(
+            unit="token",
+            seqs=seqs,
+            units=ids,
+            supervised=supervised,
+            offsets=offsets,
+            sizes=sizes,
+            content_keys=row_keys(ids, offsets),
+            response_keys=row_keys(ids[supervised], offsets_of(sizes)),
+            texts=[None] * count if texts is None else texts,
+            prompt_sha256=[""] * count if prompt_sha256 is None else prompt_sha256,
+            finish_reasons=["stop"] * count if finish_reasons is None else finish_reasons,
+            thinking=[None] * count if thinking is None else thinking,
+            sources=sources,
         )
 
 
-def repeated_ngram_share(ids: Sequence[int]) -> float:
-    """1 - distinct / all over the n-grams of an answer; 0 for answers too short to judge."""
-    total = len(ids) - _NGRAM_TOKENS + 1
-    if total < _MIN_NGRAMS:
-        return 0.0
-    distinct = {tuple(ids[at : at + _NGRAM_TOKENS]) for at in range(total)}
-    return 1 - len(distinct) / total
+def row_keys(units: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[B] hashes of the samples' units."""
+    data = memoryview(np.ascontiguousarray(units).view(np.uint8)).cast("B")
+    ends = (offsets * units.itemsize).tolist()
+    return _keys([data[a:b] for a, b in zip(ends, ends[1:], strict=False)])
+
+
+def text_keys(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """[B] hashes of texts."""
+    return _keys([text.encode("utf-8", "surrogatepass") for text in texts])
+
+
+def _keys(rows: Sequence[bytes | memoryview]) -> NDArray[np.uint64]:
+    blake2b = hashlib.blake2b
+    digests = b"".join([blake2b(row, digest_size=8).digest() for row in rows])
+    return np.frombuffer(digests, np.uint64)

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 
 from shared.config.schema import GateSection
 from shared.gates import Candidate, GateTokens, Reason
-from shared.gates.sample import SampleChecks, repeated_ngram_share
+from shared.gates.checks import SampleChecks
+from shared.gates.ngrams import repeated_shares
 
 OPEN, CLOSE, MASK = 50, 51, 3
 TOKENS = GateTokens(MASK, OPEN, CLOSE, ("<|im_end|>", "<|mask|>"))
@@ -70,6 +72,10 @@ def test_configuration_turns_gates_off():
     assert reason(candidate(output=(5, 6)), min_supervised_tokens=2) is None
     loop = candidate(output=[7, 8, 9, 7] * 30)
     assert reason(loop, max_repeated_ngram_share=1.0) is None
+
+
+def repeated_ngram_share(ids):
+    return repeated_shares(np.array(ids), np.array([0, len(ids)]))[0]
 
 
 def test_a_late_loop_counts_by_its_share():
