@@ -1,6 +1,6 @@
 """A map from 64-bit keys to row numbers, many at a time, in two numpy arrays.
 
-Open addressing with linear probing. 12 bytes a slot and at most two thirds of the slots taken: a
+Open addressing with double hashing. 12 bytes a slot and at most two thirds of the slots taken: a
 million keys cost 24 MB, where a dict of integers takes over 100. What a lookup answers depends only
 on what was added, not on the grouping or order of the calls.
 """
@@ -33,15 +33,17 @@ class KeyTable:
         found = np.full(len(keys), -1, np.int64)
         if not self._size:
             return found
-        slots = self._slots(keys)
-        active = np.arange(len(keys))
-        while len(active):
+        at = np.arange(len(keys))
+        slots, steps = self._slots(keys)
+        while len(at):
             rows = self._rows[slots]
-            hit = (self._keys[slots] == keys[active]) & (rows > 0)
-            found[active[hit]] = rows[hit].astype(np.int64) - 1
-            on = (rows > 0) & ~hit
-            active = active[on]
-            slots = (slots[on] + 1) & self._last
+            same = self._keys[slots] == keys
+            taken = rows > 0
+            hit = np.flatnonzero(same & taken)
+            found[at[hit]] = rows[hit].astype(np.int64) - 1
+            on = np.flatnonzero(taken & ~same)
+            at, keys, steps = at[on], keys[on], steps[on]
+            slots = (slots[on] + steps) & self._last
         return found
 
     def add(self, keys: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
@@ -51,17 +53,19 @@ class KeyTable:
         self._place(keys, (rows + 1).astype(np.uint32))
 
     def _place(self, keys: NDArray[np.uint64], marks: NDArray[np.uint32]) -> None:
-        slots = self._slots(keys)
+        slots, steps = self._slots(keys)
         while len(keys):
             free = np.flatnonzero(self._rows[slots] == 0)
             # Several may want the same slot: who reads its own key back has it.
-            self._keys[slots[free]] = keys[free]
-            won = free[self._keys[slots[free]] == keys[free]]
+            wanted = slots[free]
+            self._keys[wanted] = keys[free]
+            won = free[self._keys[wanted] == keys[free]]
             self._rows[slots[won]] = marks[won]
-            on = np.ones(len(keys), bool)
-            on[won] = False
-            keys, marks = keys[on], marks[on]
-            slots = (slots[on] + 1) & self._last
+            left = np.ones(len(keys), bool)
+            left[won] = False
+            on = np.flatnonzero(left)
+            keys, marks, steps = keys[on], marks[on], steps[on]
+            slots = (slots[on] + steps) & self._last
 
     def _make_room(self, num_more: int) -> None:
         needed = self._size + num_more
@@ -81,5 +85,8 @@ class KeyTable:
         self._last = slots - 1
         self._shift = np.uint64(64 - (slots.bit_length() - 1))
 
-    def _slots(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return ((keys * _SPREAD) >> self._shift).astype(np.int64)
+    def _slots(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First slot of each key, and the odd step to the next ones."""
+        spread = keys * _SPREAD
+        steps = (spread & np.uint64(self._last)) | np.uint64(1)
+        return (spread >> self._shift).view(np.int64), steps.view(np.int64)

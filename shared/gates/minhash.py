@@ -9,7 +9,7 @@ places with probability J ** r, so of b bands at least one agrees with 1 - (1 - 
 
 from __future__ import annotations
 
-import itertools
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ NUM_PERM = 128
 _SEED = 1
 _MIN_SHINGLES = 16  # shorter samples are only compared exactly
 _FOUND_AT_THRESHOLD = 0.99
+_PACKED_ROW = struct.Struct(f"={NUM_PERM}I")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,5 @@ def signatures_of(
     matrix = RMinHash.digest_matrix_from_flat_token_hashes(
         hashes, starts.astype(np.uint64), NUM_PERM, _SEED
     )
-    places = itertools.chain.from_iterable(matrix.to_rows())
-    flat = np.fromiter(places, np.uint32, len(chosen) * NUM_PERM)
-    return chosen, flat.reshape(len(chosen), NUM_PERM)
+    packed = b"".join([_PACKED_ROW.pack(*row) for row in matrix.to_rows()])
+    return chosen, np.frombuffer(packed, np.uint32).reshape(len(chosen), NUM_PERM)

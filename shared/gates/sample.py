@@ -8,6 +8,7 @@ A batch holds no more than its candidates do: how candidates are grouped never c
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -88,12 +89,13 @@ class CandidateBatch:
     def of(cls, candidates: Sequence[Candidate]) -> CandidateBatch:
         """Candidates of tokens as columns."""
         lengths = np.array([len(one.input_ids) for one in candidates], np.int64)
-        ids = [np.asarray(one.input_ids, np.int64) for one in candidates]
-        masks = [np.asarray(one.loss_mask, np.uint8) for one in candidates]
+        total = int(lengths.sum())
+        ids = itertools.chain.from_iterable([one.input_ids for one in candidates])
+        masks = itertools.chain.from_iterable([one.loss_mask for one in candidates])
         return cls.of_tokens(
             seqs=[one.seq for one in candidates],
-            ids=np.concatenate(ids) if ids else np.zeros(0, np.int64),
-            supervised=np.concatenate(masks) != 0 if masks else np.zeros(0, bool),
+            ids=np.fromiter(ids, np.int64, total),
+            supervised=np.fromiter(masks, bool, total),
             offsets=offsets_of(lengths),
             texts=[one.text for one in candidates],
             prompt_sha256=[one.prompt_sha256 for one in candidates],
