@@ -111,6 +111,25 @@ class ShardReader:
         """input_ids int64 [length] and loss_mask uint8 [length] of a row."""
         return self._ids.row(row).astype(np.int64), self._mask.row(row).astype(np.uint8)
 
+    def columns(
+        self, first: int, last: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Rows first .. last - 1 as flat input_ids [T], loss_mask [T] and offsets [n + 1].
+
+        DataError when the two columns differ in length.
+        """
+        ids, offsets = self._ids.rows(first, last)
+        mask, mask_offsets = self._mask.rows(first, last)
+        if not np.array_equal(offsets, mask_offsets):
+            raise DataError(f"shard {self.path}: input_ids and loss_mask differ in length")
+        return ids.astype(np.int64), mask != 0, offsets
+
+    def texts(self, name: str, first: int, last: int) -> list[str]:
+        """A column of texts, '' in every row where the shard does not have it."""
+        if name not in self._table.column_names:
+            return [""] * (last - first)
+        return [str(one) for one in self._table[name].slice(first, last - first).to_pylist()]
+
     def sample(self, row: int) -> Sample:
         """A row as a Sample; `seq` and `prompt_sha256` are -1 and '' where the shard has none."""
         ids, mask = self.tokens(row)
@@ -146,6 +165,11 @@ class _ListColumn:
 
     def lengths(self) -> list[int]:
         return [int(one) for one in np.diff(self._offsets)]
+
+    def rows(self, first: int, last: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Values of rows first .. last - 1, and where each row begins in them."""
+        offsets = self._offsets[first : last + 1].astype(np.int64)
+        return self._values[offsets[0] : offsets[-1]], offsets - offsets[0]
 
     def row(self, row: int) -> NDArray[Any]:
         found: NDArray[Any] = self._values[self._offsets[row] : self._offsets[row + 1]]

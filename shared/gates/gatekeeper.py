@@ -82,18 +82,20 @@ class Gatekeeper:
         accepted: list[int] = []
         self.ledger.begin(batch)
         keys, sizes = batch.response_keys.tolist(), batch.sizes.tolist()
-        for at in range(len(batch)):
-            finding = found.get(at)
-            self.ledger.count(batch, at, keys[at], sizes[at], finding)
-            if finding is None:
-                accepted.append(at)
-                judgements.append(ACCEPTED)
-            else:
-                judgements.append(Judgement(finding.reason, finding.detail))
-            if each is not None and each(at, judgements[-1]):
-                break
-        self.ledger.commit()
-        self._duplicates.add(compared, np.array(accepted, np.int64))
+        try:
+            for at in range(len(batch)):
+                finding = found.get(at)
+                self.ledger.count(batch, at, keys[at], sizes[at], finding)
+                if finding is None:
+                    accepted.append(at)
+                    judgements.append(ACCEPTED)
+                else:
+                    judgements.append(Judgement(finding.reason, finding.detail))
+                if each is not None and each(at, judgements[-1]):
+                    break
+        finally:  # whatever `each` raises, counts and duplicates tell of the same samples
+            self.ledger.commit()
+            self._duplicates.add(compared, np.array(accepted, np.int64))
         return judgements
 
     @property

@@ -12,6 +12,8 @@ rebuilds the gates' state, and writes only what lies behind the last sealed segm
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from services.data.dataset import (
 )
 from services.data.shards import Sample, write_shard
 from shared.errors import DataError, IntegrityError
-from shared.gates import Gatekeeper
+from shared.gates import CandidateBatch, Gatekeeper, Judgement
 from shared.gates.window import Verdict
 from shared.layout import RunFolder
 from shared.messages import Completion
@@ -35,6 +37,14 @@ from workers.batcher.quarantine import Quarantine
 from workers.batcher.samples import candidate_of, sample_of
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How many completions were judged, and the segments they sealed."""
+
+    num_taken: int
+    sealed: list[Segment]
 
 
 class DatasetBuilder:
@@ -76,17 +86,39 @@ class DatasetBuilder:
         self.info = msgspec.structs.replace(self.info, gates_open=True)
 
     def take(self, completion: Completion) -> Segment | None:
-        """Judge the next completion of the log; the segment when it sealed one.
+        """Judge the next completion of the log; the segment when it sealed one."""
+        sealed = self.take_some([completion]).sealed
+        return sealed[0] if sealed else None
 
-        IntegrityError when the log has a gap, or does not lead to the segments sealed before.
+    def take_some(
+        self, completions: Sequence[Completion], *, stop_when_blocked: bool = False
+    ) -> Taken:
+        """Judge the next completions of the log, up to the first at which the gates block.
+
+        With `stop_when_blocked` the rest is left alone, as if it had not come. IntegrityError when
+        the log has a gap, or does not lead to the segments sealed before.
         """
-        if completion.seq != self.next_seq:
-            raise IntegrityError(
-                f"the completions log sent seq {completion.seq}, expected {self.next_seq}"
-            )
+        for seq, completion in enumerate(completions, self.next_seq):
+            if completion.seq != seq:
+                raise IntegrityError(
+                    f"the completions log sent seq {completion.seq}, expected {seq}"
+                )
+        samples = [sample_of(one, self.info.fingerprint.max_length) for one in completions]
+        sealed: list[Segment] = []
+
+        def enter(at: int, judgement: Judgement) -> bool:
+            segment = self._enter(completions[at], samples[at], judgement)
+            if segment is not None:
+                sealed.append(segment)
+            return stop_when_blocked and self.verdict().blocked
+
+        batch = CandidateBatch.of(list(map(candidate_of, completions, samples)))
+        return Taken(len(self.keeper.judge_batch(batch, enter)), sealed)
+
+    def _enter(
+        self, completion: Completion, sample: Sample, judgement: Judgement
+    ) -> Segment | None:
         was_sealed = not self.caught_up
-        sample = sample_of(completion, self.info.fingerprint.max_length)
-        judgement = self.keeper.judge(candidate_of(completion, sample))
         self.next_seq += 1
         if was_sealed:
             self._check_against_sealed()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from services.data.candidates import shard_batches
 from services.data.dataset import DatasetInfo, read_dataset
 from services.data.shards import ShardReader
-from shared.gates import Candidate, Gatekeeper
+from shared.gates import Gatekeeper
 from workers.batcher.store import SampleStore
 
 
@@ -27,11 +28,7 @@ def judge_existing(folder: Path, info: DatasetInfo, keeper: Gatekeeper, store: S
     for segment in info.segments:
         path = folder / segment.file
         reader = ShardReader(path, num_bytes=segment.num_bytes)
-        rows: list[int] = []
-        for row in range(len(reader)):
-            sample = reader.sample(row)
-            candidate = Candidate(seq, sample.input_ids, sample.loss_mask, sample.prompt_sha256)
-            if keeper.judge(candidate).accepted:
-                rows.append(row)
-            seq += 1
+        judged = [one for batch in shard_batches(reader, seq) for one in keeper.judge_batch(batch)]
+        seq += len(judged)
+        rows = [row for row, judgement in enumerate(judged) if judgement.accepted]
         store.add(path, segment.num_bytes, rows)

@@ -105,28 +105,17 @@ class Intake:
     async def _take(self, builder: DatasetBuilder, items: Sequence[Completion]) -> None:
         while items:
             with self._context.meter.busy():
-                num_taken, sealed = await asyncio.to_thread(self._take_some, builder, items)
-            items = items[num_taken:]
-            for segment in sealed:
+                taken = await asyncio.to_thread(
+                    builder.take_some, items, stop_when_blocked=not self._overridden
+                )
+            items = items[taken.num_taken :]
+            for segment in taken.sealed:
                 self._add_segment(segment)
             if builder.caught_up:
                 self._context.progress.update(
                     samples_accepted=builder.num_accepted, samples_quarantined=builder.num_rejected
                 )
             await self._judge_gates(builder, final=False)
-
-    def _take_some(
-        self, builder: DatasetBuilder, items: Sequence[Completion]
-    ) -> tuple[int, list[Segment]]:
-        """Take completions up to the first at which the gates block. Runs in a thread."""
-        sealed: list[Segment] = []
-        for at, completion in enumerate(items):
-            segment = builder.take(completion)
-            if segment is not None:
-                sealed.append(segment)
-            if not self._overridden and builder.verdict().blocked:
-                return at + 1, sealed
-        return len(items), sealed
 
     @property
     def _overridden(self) -> bool:
