@@ -40,28 +40,37 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts:
     """TargetModelError when tokenizer or chat template is missing or unreadable."""
     if not folder.is_dir():
         raise TargetModelError(f"target folder {folder} does not exist; check target.path")
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise TargetModelError(
-            f"target folder {folder} has no tokenizer (tokenizer.json is missing); save the "
-            "target's fast tokenizer into it"
-        )
+    tokenizer, sha256 = _read_tokenizer(folder)
     template = chat_template(folder)
-    data = path.read_bytes()
-    try:
-        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
-    except Exception as error:
-        raise TargetModelError(f"{path} is not a tokenizer: {error}") from error
     added = tokenizer.get_added_tokens_decoder()
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     return TokenizerFacts(
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=sha256,
         template_sha256=hashlib.sha256(template.encode()).hexdigest(),
         num_ids=max(vocabulary.values(), default=-1) + 1,
         think_open_id=vocabulary.get(THINK_OPEN),
         think_close_id=vocabulary.get(THINK_CLOSE),
         special_texts=tuple(sorted(token.content for token in added.values())),
     )
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The fast tokenizer itself, without transformers; TargetModelError like above."""
+    return _read_tokenizer(folder)[0]
+
+
+def _read_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise TargetModelError(
+            f"target folder {folder} has no tokenizer (tokenizer.json is missing); save the "
+            "target's fast tokenizer into it"
+        )
+    data = path.read_bytes()
+    try:
+        return Tokenizer.from_str(data.decode("utf-8")), hashlib.sha256(data).hexdigest()
+    except Exception as error:
+        raise TargetModelError(f"{path} is not a tokenizer: {error}") from error
 
 
 def chat_template(folder: Path) -> str:

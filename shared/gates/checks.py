@@ -57,7 +57,7 @@ class SampleChecks:
             if text is None:
                 continue
             if not text:
-                found[at] = Finding(Reason.EMPTY, "the answer has no tokens")
+                found[at] = Finding(Reason.EMPTY, f"the answer has no {batch.unit}s")
             elif scaffold(text) is not None:
                 if text.isspace():
                     found[at] = Finding(Reason.EMPTY, "the answer is white space")
@@ -65,7 +65,10 @@ class SampleChecks:
                     detail = "the answer holds template tokens only"
                     found[at] = Finding(Reason.SCAFFOLD_ONLY, detail)
         for at in np.flatnonzero(np.diff(batch.offsets) == 0).tolist():
-            found[at] = Finding(Reason.EMPTY, "the answer has no tokens")
+            if batch.unit == "token":
+                found[at] = Finding(Reason.EMPTY, "the answer has no tokens")
+            else:
+                found.setdefault(at, Finding(Reason.EMPTY, "the sample has no words"))
         return found
 
     @cached_property

@@ -1,0 +1,166 @@
+"""Speed of `data check` and of judging again, beside the bare tokenizer.
+
+    python -m tests.benchmarks.bench_gates [--samples 20000] [--target FOLDER] [--memory 1000000]
+
+Samples are conversations of one question and one answer, 500 characters together, of random words.
+Measured over the file, reading included: without a tokenizer, and with the target's beside
+`encode_batch_fast` alone on the same texts (rounds alternate; the best of each counts). `--log`
+judges that many completions of 150 tokens as a restarted batcher does. CPU seconds stand beside
+wall seconds, since a busy machine only shows in the latter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import resource
+import string
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from services.data.check import check_files
+from services.data.check_rows import ConversationBatcher
+from services.data.tokenizer_files import read_tokenizer
+from shared.config.schema import GateSection
+from shared.gates import CandidateBatch, Gatekeeper, GateTokens
+from shared.gates.ngrams import offsets_of
+from shared.messages import Completion
+
+CHARACTERS = 500
+BATCH = 512
+SHIPPED = Path(__file__).parents[2] / "shared" / "tiny_target" / "model"
+
+
+def random_words(rng: random.Random, count: int = 20_000) -> list[str]:
+    return ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(2, 9))) for _ in range(count)]
+
+
+def conversation(rng: random.Random, words: list[str]) -> list[dict[str, str]]:
+    text = " ".join(rng.choices(words, k=CHARACTERS // 5))[:CHARACTERS]
+    return [
+        {"role": "user", "content": text[:100]},
+        {"role": "assistant", "content": text[100:]},
+    ]
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and CPU seconds of this process and its threads."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall_s, time.process_time() - cpu_s
+
+
+def check(path: Path, batcher: ConversationBatcher, *, near: bool) -> Gatekeeper:
+    gates = GateSection(near_duplicates=near)
+    keeper = Gatekeeper(gates, GateTokens(), num_prompts=0)
+    check_files([path], keeper, batcher)
+    return keeper
+
+
+def report(name: str, count: int, times: list[tuple[float, float]]) -> float:
+    wall_s, cpu_s = min(wall for wall, _ in times), min(cpu for _, cpu in times)
+    print(f"{name:52} {count / wall_s:9,.0f} samples/s {1e6 * cpu_s / count:7.1f} us CPU each")
+    return wall_s
+
+
+def bench_files(count: int, target: Path, rounds: int) -> None:
+    rng = random.Random(0)
+    words = random_words(rng)
+    rows = [conversation(rng, words) for _ in range(count)]
+    tokenizer = read_tokenizer(target)
+    texts = [message["content"] for messages in rows for message in messages]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.jsonl"
+        path.write_text("".join(json.dumps({"messages": one}) + "\n" for one in rows))
+
+        def bare() -> None:
+            for first in range(0, len(texts), 2 * BATCH):
+                tokenizer.encode_batch_fast(
+                    texts[first : first + 2 * BATCH], add_special_tokens=False
+                )
+
+        plain, token = ConversationBatcher(), ConversationBatcher(tokenizer)
+        cases: dict[str, Callable[[], object]] = {
+            "data check, no tokenizer": lambda: check(path, plain, near=True),
+            "data check, no tokenizer, near duplicates off": lambda: check(path, plain, near=False),
+            "bare tokenizer (encode_batch_fast)": bare,
+            "data check with the tokenizer": lambda: check(path, token, near=True),
+        }
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+        for _, (name, work) in itertools.product(range(rounds), cases.items()):
+            times[name].append(timed(work))
+        walls = {name: report(name, count, one) for name, one in times.items()}
+        bare_s, checked_s = walls["bare tokenizer (encode_batch_fast)"], list(walls.values())[-1]
+        print(f"with the tokenizer at {bare_s / checked_s:.0%} of the bare tokenizer")
+
+
+def random_completions(count: int) -> Iterator[list[bytes]]:
+    """Lines of a log, a batch at a time."""
+    rng = np.random.default_rng(0)
+    for first in range(0, count, BATCH):
+        ids = rng.integers(100, 50_000, (min(BATCH, count - first), 150)).tolist()
+        yield [
+            msgspec.json.encode(
+                Completion(
+                    seq=first + at,
+                    prompt_index=first + at,
+                    prompt_sha256=f"{first + at:064x}",
+                    occurrence=0,
+                    prompt_ids=row[:30],
+                    output_ids=row[30:],
+                    finish_reason="stop",
+                    thinking=None,
+                    text="an answer of the usual kind " * 18,
+                    sampling={},
+                )
+            )
+            for at, row in enumerate(ids)
+        ]
+
+
+def bench_memory(count: int) -> None:
+    """Accepted samples of 150 tokens, straight into the gates."""
+    rng = np.random.default_rng(0)
+    keeper = Gatekeeper(GateSection(), GateTokens(), num_prompts=count)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    offsets = offsets_of(np.full(BATCH, 150))
+    judge_s = 0.0
+    for first in range(0, count, BATCH):
+        batch = CandidateBatch.of_tokens(
+            seqs=range(first, first + BATCH),
+            ids=rng.integers(100, 50_000, BATCH * 150),
+            supervised=np.ones(BATCH * 150, bool),
+            offsets=offsets,
+        )
+        start_s = time.process_time()
+        keeper.judge_batch(batch)
+        judge_s += time.process_time() - start_s
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"{keeper.ledger.num_accepted:,} accepted samples: peak {(peak - before) / 1024:,.0f} MiB "
+        f"above the start ({peak / 1024:,.0f} in all), {1e6 * judge_s / count:.1f} us CPU each"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--target", type=Path, default=SHIPPED)
+    parser.add_argument("--memory", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.samples:
+        bench_files(arguments.samples, arguments.target, arguments.rounds)
+    if arguments.memory:
+        bench_memory(arguments.memory)
+
+
+if __name__ == "__main__":
+    main()
