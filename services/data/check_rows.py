@@ -9,6 +9,7 @@ else the last. A row without an assistant turn is judged by its prompt alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ class ConversationBatcher:
             total = int(lengths.sum())
             return CandidateBatch.of_tokens(
                 seqs=seqs,
-                ids=np.fromiter((one for row in rows for one in row), np.int64, total),
+                ids=np.fromiter(itertools.chain.from_iterable(rows), np.int64, total),
                 supervised=np.repeat(supervised, lengths),
                 offsets=offsets_of(lengths)[turns],
                 texts=answers,
