@@ -10,7 +10,7 @@ on the samples and their order alone. Inside a batch, samples that share a fresh
 followed one by one, as if they had come alone.
 
 Memory for each accepted sample: 256 bytes of signature (the lower halves of its places), and for
-each of its 12 band keys and its content key 18 to 36 bytes of table.
+each of its 12 band keys and its content key 16 to 32 bytes of table.
 """
 
 from __future__ import annotations

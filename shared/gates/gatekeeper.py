@@ -99,6 +99,11 @@ class Gatekeeper:
         return judgements
 
     @property
+    def memory_bytes(self) -> int:
+        """What the gates remember of accepted samples and answers, in bytes."""
+        return self._duplicates.num_bytes + self.ledger.responses.num_bytes
+
+    @property
     def window_passed(self) -> bool:
         """Whether enough was judged for the shares to mean something."""
         return self.ledger.num_seen >= self.window

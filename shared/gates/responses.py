@@ -36,6 +36,10 @@ class ResponseCounts:
         """How many of the most frequent answers came from a repeated prompt."""
         return self._repeats[self.top.key]
 
+    @property
+    def num_bytes(self) -> int:
+        return self._rows.num_bytes + self._counts.nbytes
+
     def begin(self, keys: NDArray[np.uint64]) -> None:
         """Look up what the batch's answers were counted before."""
         rows = self._rows.find(keys)
