@@ -148,3 +148,33 @@ def test_another_configuration_does_not_extend_the_data_set(tmp_path):
     other = msgspec.structs.replace(PRINT, max_length=50, seed=8)
     with pytest.raises(DataError, match=r"max_length, seed changed.*Start a new run"):
         make(tmp_path, other)
+
+
+def empty_thought(seq):
+    """What a thinking model says when the prompt was rendered without the thinking tokens."""
+    one = completion(seq)
+    changes = {"output_ids": [5, 6, 7, 8, 9, 10], "thinking": True}
+    return msgspec.structs.replace(one, text="<think>\n\n</think>\n\nOK.<|im_end|>", **changes)
+
+
+def test_a_batch_is_taken_up_to_the_completion_at_which_the_gates_block(tmp_path):
+    log = [empty_thought(seq) if seq % 8 else completion(seq) for seq in range(500)]
+    info = DatasetInfo(PRINT, num_prompts=914_000)
+    keeper = Gatekeeper(GATES, GateTokens(3), num_prompts=914_000)
+    builder = DatasetBuilder(RunFolder(tmp_path), info, keeper)
+    taken = builder.take_some(log, stop_when_blocked=True)
+    assert taken.num_taken == builder.next_seq == 256 == keeper.ledger.num_seen
+    assert sum(one.num_samples for one in taken.sealed) == 32 == builder.num_accepted
+    assert not builder.info.gates_open and "generator.thinking" in builder.verdict().cause
+    # A person overrides it: the rest is taken as if it had come now.
+    assert builder.take_some(log[256:]).num_taken == 244
+    assert builder.num_accepted == 63
+
+
+@pytest.mark.parametrize("size", [3, 23])
+def test_files_are_the_same_whatever_arrives_together(tmp_path, finished, size):
+    builder = make(tmp_path / "together")
+    for first in range(0, len(LOG), size):
+        builder.take_some(LOG[first : first + size])
+    builder.finish()
+    assert files(tmp_path / "together") == files(finished)
