@@ -1,8 +1,8 @@
 """`data check`: the gates of a run over files that exist already.
 
-Reads conversations and completions logs (`.jsonl`) and Arrow shards (`.arrow`), or folders of them.
-Without --target conversations are judged by their words; with it, by the target's tokens. The
-report is the one a run shows; nothing is written.
+Reads conversations in every format and shape that prompts may have, completions logs and Arrow
+shards. Without --target conversations are judged by their words; with it, by the target's tokens.
+The report is the one a run shows, and the rows that cannot be used; nothing is written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 from control_plane.cli.command import EXIT_ENDED_BADLY, SuggestingGroup, as_json
 from control_plane.cli.output import ProgressLine, emit_json, table
-from services.data.check import check_files, expand
+from services.data.check import check_files
 from services.data.check_rows import ConversationBatcher
 from services.data.tokenizer_files import read_tokenizer, read_tokenizer_facts
 from shared.config.schema import GateSection
@@ -29,7 +29,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("files", nargs=-1, required=True)
 @click.option(
     "--target",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -37,8 +37,11 @@ def data() -> None:
 )
 @click.option("--thinking/--no-thinking", default=None, help="What the prompts asked for.")
 @as_json
-def check(files: tuple[Path, ...], target: Path | None, thinking: bool | None, json_: bool) -> int:
-    """Report on conversations, completions logs and shards; exit code 6 when a limit is passed."""
+def check(files: tuple[str, ...], target: Path | None, thinking: bool | None, json_: bool) -> int:
+    """Report on conversations, completions logs and shards, in files, folders or object stores.
+
+    Exit code 6 when a limit is passed, or rows cannot be used.
+    """
     keeper = Gatekeeper(GateSection(), _gate_tokens(target), num_prompts=0)
     tokenizer = None if target is None else read_tokenizer(target)
     line = ProgressLine()
@@ -46,15 +49,15 @@ def check(files: tuple[Path, ...], target: Path | None, thinking: bool | None, j
     def progress(source: str) -> None:
         line.show(f"{keeper.ledger.num_seen} samples, now {source}")
 
-    check_files(expand(files), keeper, ConversationBatcher(tokenizer, thinking), progress)
+    unusable = check_files(files, keeper, ConversationBatcher(tokenizer, thinking), progress)
     line.close()
-    verdict = keeper.verdict(final=True)
     report = keeper.report()
+    report["unusable_rows"] = {"count": unusable.count, "examples": unusable.examples}
     if json_:
         emit_json(report)
     else:
         _show(report)
-    return EXIT_ENDED_BADLY if verdict.blocked else 0
+    return EXIT_ENDED_BADLY if report["blocked"] or unusable.count else 0
 
 
 def _gate_tokens(target: Path | None) -> GateTokens:
@@ -73,6 +76,10 @@ def _show(report: dict[str, Any]) -> None:
         f"samples: {report['num_seen']} seen, {report['num_accepted']} accepted; "
         f"{report['rejected_share']:.1%} rejected, limit {report['rejected_limit']:.0%}"
     )
+    if report["unusable_rows"]["count"]:
+        click.echo(f"rows that cannot be used: {report['unusable_rows']['count']}")
+        for one in report["unusable_rows"]["examples"]:
+            click.echo(f"  {one['source']}: {one['detail']}")
     rows = [
         (one["reason"], one["count"], f"{one['share']:.1%}", f"{one['limit']:.0%}")
         for one in report["reasons"]

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,32 +34,33 @@ def shard_batches(reader: ShardReader, first_seq: int) -> Iterator[CandidateBatc
             supervised=supervised,
             offsets=offsets,
             prompt_sha256=reader.texts("prompt_sha256", first, last),
-            sources=[f"{reader.path.name}, row {row}" for row in range(first, last)],
+            sources=[f"{reader.path}, row {row + 1}" for row in range(first, last)],
         )
 
 
 def completion_batches(
-    lines: Iterable[tuple[int, bytes]], path: Path, first_seq: int, thinking: bool | None
+    path: Path, first_seq: int, thinking: bool | None
 ) -> Iterator[CandidateBatch]:
     """Lines of a completions log; `thinking` overrides what the completions say of their prompts.
 
     DataError with file and line for a line that is no completion.
     """
     decode = msgspec.json.Decoder(Completion).decode
-    rows = iter(lines)
-    while chunk := list(itertools.islice(rows, BATCH_SAMPLES)):
-        items: list[Completion] = []
-        for number, raw in chunk:
-            try:
-                items.append(decode(raw))
-            except msgspec.DecodeError as error:
-                raise DataError(
-                    f"{path}, line {number}: not a completion of the log ({error}); expected the "
-                    "lines that a generator writes"
-                ) from error
-        sources = [f"{path.name}, line {number}" for number, _ in chunk]
-        yield _of_completions(items, sources, first_seq, thinking)
-        first_seq += len(items)
+    with path.open("rb") as file:
+        rows = ((number, raw) for number, raw in enumerate(file, 1) if not raw.isspace())
+        while chunk := list(itertools.islice(rows, BATCH_SAMPLES)):
+            items: list[Completion] = []
+            for number, raw in chunk:
+                try:
+                    items.append(decode(raw))
+                except msgspec.DecodeError as error:
+                    raise DataError(
+                        f"{path}, line {number}: not a completion of the log ({error}); expected "
+                        "the lines that a generator writes"
+                    ) from error
+            sources = [f"{path}, line {number}" for number, _ in chunk]
+            yield _of_completions(items, sources, first_seq, thinking)
+            first_seq += len(items)
 
 
 def _of_completions(

@@ -1,22 +1,26 @@
 """Judge whole files by the gates: completions logs, shards and rows of conversations.
 
-    files -> reader thread: batches of candidates -> [bounded queue] -> Gatekeeper
+    files -> reader thread: batches of candidates -> [two ahead] -> Gatekeeper
 
 The reader thread reads, decodes and hashes (or tokenises) while the caller judges; much of both is
 compiled code that lets go of Python's lock. Judgements come in file order whatever the timing.
+What a file holds decides how it is read: a JSONL file whose first line has `output_ids` is a
+completions log, an Arrow file with `input_ids` is a shard, everything else is rows.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 
-from services.data.candidates import BATCH_SAMPLES, completion_batches, shard_batches
-from services.data.check_rows import ConversationBatcher, messages_of_line
+from services.data.candidates import completion_batches, shard_batches
+from services.data.check_rows import ConversationBatcher, UnusableRows, conversation_batches
+from services.data.raw import iter_raw_rows
+from services.data.shapes import RowShapes
 from services.data.shards import ShardReader
 from shared.errors import DataError
 from shared.gates import CandidateBatch, Gatekeeper
@@ -25,18 +29,19 @@ _AHEAD = 2  # batches made before they are judged
 
 
 def check_files(
-    paths: Iterable[Path],
+    locations: Iterable[str],
     keeper: Gatekeeper,
     batcher: ConversationBatcher,
     progress: Callable[[str], None] | None = None,
-) -> None:
-    """Judge everything in the files, in order; the keeper then has the report.
+) -> UnusableRows:
+    """Judge everything in the files or folders, in order; the keeper then has the report.
 
-    `progress` is told the source of the last sample of each batch. DataError names file, line and
-    cause of what cannot be read, and files that cannot be compared with each other.
+    Answers with the rows that could not be judged at all. `progress` is told the source of the
+    last sample of each batch. DataError names what is no data, and files that cannot be compared.
     """
+    unusable = UnusableRows()
     unit: str | None = None
-    for batch in _prefetched(candidate_batches(paths, batcher)):
+    for batch in _prefetched(_batches(locations, batcher, unusable)):
         if unit is not None and batch.unit != unit:
             raise DataError(
                 "token ids and conversations cannot be compared with each other: check them one "
@@ -46,78 +51,72 @@ def check_files(
         keeper.judge_batch(batch)
         if progress is not None and batch.sources:
             progress(batch.sources[-1])
+    return unusable
 
 
-def candidate_batches(
-    paths: Iterable[Path], batcher: ConversationBatcher
-) -> Iterator[CandidateBatch]:
+def _batches(
+    locations: Iterable[str], batcher: ConversationBatcher, unusable: UnusableRows
+) -> Generator[CandidateBatch, None, None]:
     """Batches of all files; samples are numbered from 0 over all of them."""
     seq = 0
-    for path in paths:
-        for batch in _file_batches(path, seq, batcher):
-            seq += len(batch)
-            yield batch
+    for location in locations:
+        for one in _expanded(location):
+            for batch in _file_batches(one, seq, batcher, unusable):
+                seq += len(batch)
+                yield batch
 
 
-def expand(paths: Iterable[Path]) -> Iterator[Path]:
-    """Files as they are, folders as the files in them that can be checked."""
-    for path in paths:
-        if path.is_dir():
-            logs = sorted(path.glob("batch_*.jsonl")) or sorted(path.glob("*.jsonl"))
-            found = [*logs, *sorted(path.glob("*.arrow"))]
-            if not found:
-                raise DataError(f"{path} holds neither *.jsonl nor *.arrow files")
-            yield from found
-        else:
-            yield path
+def _expanded(location: str) -> Iterator[str]:
+    """The logs or shards of a local folder that holds them; else the location itself."""
+    folder = Path(location)
+    logs = sorted(folder.glob("batch_*.jsonl"))
+    shards = [one for one in sorted(folder.glob("*.arrow")) if _is_shard(one)]
+    yield from [str(one) for one in (*logs, *shards)] or [location]
 
 
 def _file_batches(
-    path: Path, first_seq: int, batcher: ConversationBatcher
+    location: str, first_seq: int, batcher: ConversationBatcher, unusable: UnusableRows
 ) -> Iterator[CandidateBatch]:
-    if path.suffix == ".arrow":
-        yield from shard_batches(ShardReader(path), first_seq)
-        return
-    if path.suffix != ".jsonl":
-        raise DataError(
-            f"{path}: data check reads completions and conversations (.jsonl) and shards (.arrow)"
-        )
+    path = Path(location)
+    if _is_shard(path):
+        return shard_batches(ShardReader(path), first_seq)
+    if _is_log(path):
+        return completion_batches(path, first_seq, batcher.thinking)
+    rows = iter_raw_rows(location)
+    return conversation_batches(rows, RowShapes(), batcher, unusable, first_seq)
+
+
+def _is_shard(path: Path) -> bool:
+    if path.suffix != ".arrow" or not path.is_file():
+        return False
+    for opened in (pa.ipc.open_stream, pa.ipc.open_file):
+        try:
+            with pa.memory_map(str(path)) as source:
+                return "input_ids" in opened(source).schema.names
+        except pa.ArrowInvalid:
+            continue  # the other of Arrow's two formats, or no Arrow at all: its reader says so
+    return False
+
+
+def _is_log(path: Path) -> bool:
+    if path.suffix != ".jsonl" or not path.is_file():
+        return False
     with path.open("rb") as file:
-        lines = ((number, raw) for number, raw in enumerate(file, 1) if not raw.isspace())
-        first = next(lines, None)
-        if first is None:
-            return
-        lines = itertools.chain([first], lines)
-        if _is_completion(first[1]):
-            yield from completion_batches(lines, path, first_seq, batcher.thinking)
-        else:
-            yield from _conversation_batches(lines, path, first_seq, batcher)
-
-
-def _conversation_batches(
-    lines: Iterator[tuple[int, bytes]], path: Path, first_seq: int, batcher: ConversationBatcher
-) -> Iterator[CandidateBatch]:
-    while chunk := list(itertools.islice(lines, BATCH_SAMPLES)):
-        sources = [f"{path.name}, line {number}" for number, _ in chunk]
-        rows = [
-            messages_of_line(raw, source) for (_, raw), source in zip(chunk, sources, strict=True)
-        ]
-        yield batcher.batch(rows, range(first_seq, first_seq + len(rows)), sources)
-        first_seq += len(rows)
-
-
-def _is_completion(raw: bytes) -> bool:
+        first = next((line for line in file if not line.isspace()), b"")
     try:
-        tree = msgspec.json.decode(raw)
+        tree = msgspec.json.decode(first)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return isinstance(tree, dict) and "output_ids" in tree
 
 
-def _prefetched(batches: Iterator[CandidateBatch]) -> Iterator[CandidateBatch]:
+def _prefetched(batches: Generator[CandidateBatch, None, None]) -> Iterator[CandidateBatch]:
     """The same batches, made in a thread up to `_AHEAD` before they are asked for."""
     with ThreadPoolExecutor(1, thread_name_prefix="data-check") as pool:
         waiting = [pool.submit(next, batches, None) for _ in range(_AHEAD)]
-        while (batch := waiting.pop(0).result()) is not None:
-            waiting.append(pool.submit(next, batches, None))
-            yield batch
+        try:
+            while (batch := waiting.pop(0).result()) is not None:
+                waiting.append(pool.submit(next, batches, None))
+                yield batch
+        finally:  # files and connections are closed by the thread that opened them
+            pool.submit(batches.close).result()

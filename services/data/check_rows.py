@@ -1,24 +1,28 @@
 """Rows of conversations as candidates for the gates, with a tokenizer or without one.
 
-    JSONL lines -> messages -> ConversationBatcher -> CandidateBatch (words, or token ids)
+    raw rows of any format -> RowShapes -> ConversationBatcher -> CandidateBatch (words or tokens)
+                                     `-> UnusableRows
 
-A row has `messages` or `prompt`; unlike a prompt of a run it may end with an answer. The answer
-that is judged is an assistant turn that is empty or whose thought is not closed, if there is one,
-else the last. A row without an assistant turn is judged by its prompt alone.
+The answer that is judged is an assistant turn that is empty or whose thought is not closed, if
+there is one, else the last. A row without an assistant turn is judged by its prompt alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
+import orjson
 from tokenizers import Tokenizer
 
-from services.data.prompts import ROLES
+from services.data.candidates import BATCH_SAMPLES
+from services.data.conversation import Message
+from services.data.prompts import parse_row
+from services.data.raw import Place, RawRow, Unreadable
+from services.data.shapes import RowShapes
 from shared.errors import DataError
 from shared.gates import CandidateBatch
 from shared.gates.checks import THINK_CLOSE, THINK_OPEN
@@ -26,8 +30,21 @@ from shared.gates.ngrams import offsets_of
 from shared.gates.sample import text_keys
 from shared.gates.words import word_hashes
 
-Messages = Sequence[Mapping[str, Any]]
-_decode = msgspec.json.Decoder().decode
+_NUM_EXAMPLES = 3
+_ANSWER_FIELDS = ("response", "output")
+
+
+@dataclass
+class UnusableRows:
+    """Rows that no run could use: how many, and what is wrong with the first ones."""
+
+    count: int = 0
+    examples: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, place: Place, problem: str) -> None:
+        self.count += 1
+        if len(self.examples) < _NUM_EXAMPLES:
+            self.examples.append({"source": f"{place.file}, {place}", "detail": problem})
 
 
 @dataclass(frozen=True)
@@ -38,21 +55,23 @@ class ConversationBatcher:
     thinking: bool | None = None
 
     def batch(
-        self, conversations: Sequence[Messages], seqs: Sequence[int], sources: Sequence[str]
+        self,
+        conversations: Sequence[Sequence[Message]],
+        seqs: Sequence[int],
+        sources: Sequence[str],
     ) -> CandidateBatch:
-        """Columns of the conversations; `sources` name them in a report, as file and line.
-
-        DataError names source and field of a message that is none.
-        """
+        """Columns of the conversations; `sources` name them in a report, as file and line."""
         texts: list[str] = []
         is_answer: list[bool] = []
         answers: list[str | None] = []
         contents: list[str] = []
-        for messages, source in zip(conversations, sources, strict=True):
+        for messages in conversations:
             first = len(texts)
             own: list[str] = []
-            for at, message in enumerate(messages):
-                text = _turn_text(message, at, source)
+            for message in messages:
+                text = message["content"]
+                if len(message) > 2:
+                    text = _whole_turn(message, text)
                 texts.append(text)
                 is_answer.append(message["role"] == "assistant")
                 if is_answer[-1]:
@@ -97,22 +116,39 @@ class ConversationBatcher:
         )
 
 
-def messages_of_line(raw: bytes, source: str) -> Messages:
-    """The conversation of a JSONL line; DataError with the source and what is wrong."""
-    try:
-        tree = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{source}: not JSON ({error})") from error
-    if not isinstance(tree, dict):
-        raise DataError(f"{source}: a row must be a JSON object")
-    messages, prompt = tree.get("messages"), tree.get("prompt")
-    if messages is None and isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if not isinstance(messages, list) or not messages:
-        raise DataError(
-            f"{source}: neither 'messages' with at least one message nor 'prompt' with text"
-        )
-    return messages
+def conversation_batches(
+    rows: Iterable[RawRow | Unreadable],
+    shapes: RowShapes,
+    batcher: ConversationBatcher,
+    unusable: UnusableRows,
+    first_seq: int,
+) -> Iterator[CandidateBatch]:
+    """Batches of the usable rows, in order; the others are noted in `unusable`."""
+    usable = _usable(rows, shapes, unusable)
+    while chunk := list(itertools.islice(usable, BATCH_SAMPLES)):
+        places, conversations = zip(*chunk, strict=True)
+        sources = [f"{place.file}, {place.unit} {place.number}" for place in places]
+        yield batcher.batch(conversations, range(first_seq, first_seq + len(chunk)), sources)
+        first_seq += len(chunk)
+
+
+def _usable(
+    rows: Iterable[RawRow | Unreadable], shapes: RowShapes, unusable: UnusableRows
+) -> Iterator[tuple[Place, list[Message]]]:
+    for row in rows:
+        if isinstance(row, Unreadable):
+            unusable.add(row.place, row.problem)
+            continue
+        try:
+            tree = parse_row(row.content) if isinstance(row.content, bytes) else row.content
+            found = shapes.conversation(tree)
+        except DataError as error:
+            unusable.add(row.place, error.detail)
+            continue
+        answers = found.answers
+        if not answers and any(shapes.column(tree, one) == "" for one in _ANSWER_FIELDS):
+            answers = [{"role": "assistant", "content": ""}]  # an answer that says nothing
+        yield row.place, [*found.messages, *answers]
 
 
 def _judged_answer(answers: Sequence[str]) -> str | None:
@@ -122,32 +158,11 @@ def _judged_answer(answers: Sequence[str]) -> str | None:
     return answers[-1] if answers else None
 
 
-def _turn_text(message: Mapping[str, Any], at: int, source: str) -> str:
-    """What a turn says: thought, content and tool calls."""
-    try:
-        role, content = message["role"], message.get("content")
-    except (KeyError, TypeError, AttributeError):
-        raise DataError(
-            f"{source}: messages[{at}] must be an object with 'role' and 'content'"
-        ) from None
-    if role not in ROLES:
-        raise DataError(
-            f"{source}: messages[{at}].role is {role!r}; use one of {', '.join(ROLES)}"
-        )
-    if not isinstance(content, str):
-        content = _joined_parts(content, f"{source}: messages[{at}].content")
-    if role == "assistant":
-        thought, calls = message.get("reasoning_content"), message.get("tool_calls")
-        if thought:
-            content = f"{THINK_OPEN}{thought}{THINK_CLOSE}{content}"
-        if calls:
-            content += msgspec.json.encode(calls).decode()
+def _whole_turn(message: Mapping[str, Any], content: str) -> str:
+    """Thought, content and tool calls of a turn."""
+    thought, calls = message.get("reasoning_content"), message.get("tool_calls")
+    if thought:
+        content = f"{THINK_OPEN}{thought}{THINK_CLOSE}{content}"
+    if calls:
+        content += orjson.dumps(calls).decode()
     return content
-
-
-def _joined_parts(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return "".join(str(part.get("text", "")) for part in content)
-    raise DataError(f"{where} must be text or a list of text parts")

@@ -11,4 +11,12 @@ from shared.gates.reasons import Reason
 from shared.gates.sample import Candidate, CandidateBatch, GateTokens
 from shared.gates.window import window_size
 
-__all__ = ["Candidate", "CandidateBatch", "GateTokens", "Gatekeeper", "Judgement", "Reason", "window_size"]
+__all__ = [
+    "Candidate",
+    "CandidateBatch",
+    "GateTokens",
+    "Gatekeeper",
+    "Judgement",
+    "Reason",
+    "window_size",
+]

@@ -187,9 +187,7 @@ def _moved(used: NDArray[Any], room: int) -> NDArray[Any]:
     return larger
 
 
-def _shared_keys(
-    keys: NDArray[np.uint64], fresh: NDArray[np.bool_]
-) -> dict[int, tuple[int, ...]]:
+def _shared_keys(keys: NDArray[np.uint64], fresh: NDArray[np.bool_]) -> dict[int, tuple[int, ...]]:
     """By row: its fresh keys that another row has too."""
     at, band = np.nonzero(fresh)
     if not len(at):

@@ -140,9 +140,9 @@ class CandidateBatch:
 
 def row_keys(units: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
     """[B] hashes of the samples' units."""
-    data = memoryview(np.ascontiguousarray(units).view(np.uint8)).cast("B")
+    data = np.ascontiguousarray(units).data.cast("B")
     ends = (offsets * units.itemsize).tolist()
-    return _keys([data[a:b] for a, b in zip(ends, ends[1:], strict=False)])
+    return _keys([data[a:b] for a, b in itertools.pairwise(ends)])
 
 
 def text_keys(texts: Sequence[str]) -> NDArray[np.uint64]:

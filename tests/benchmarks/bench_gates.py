@@ -62,7 +62,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 def check(path: Path, batcher: ConversationBatcher, *, near: bool) -> Gatekeeper:
     gates = GateSection(near_duplicates=near)
     keeper = Gatekeeper(gates, GateTokens(), num_prompts=0)
-    check_files([path], keeper, batcher)
+    check_files([str(path)], keeper, batcher)
     return keeper
 
 

@@ -40,7 +40,7 @@ def rows(tmp_path):
         {"messages": [{"role": "user", "content": f"q{at}"}, {"role": "assistant", "content": one}]}
         for at, one in enumerate(answers)
     ]
-    lines.append({"messages": [{"role": "assistant", "content": ""}]})
+    lines.append({"prompt": "and then?", "response": ""})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -61,11 +61,14 @@ def test_with_a_target_tokens_are_counted_and_torch_stays_out(rows):
     report = json.loads(done.stdout)
     assert report["unit"] == "token" and report["num_seen"] == 41
     [few] = [one for one in report["reasons"] if one["reason"] == "too_few_supervised_tokens"]
-    assert few["count"] >= 30 and few["examples"][0]["source"] == "rows.jsonl, line 2"
+    assert few["count"] >= 30 and few["examples"][0]["source"].endswith("rows.jsonl, line 2")
     assert few["examples"][0]["text"] == "OK." and len(few["examples"]) == 3
 
 
-def test_a_broken_line_ends_with_its_place(rows):
-    rows.write_text(rows.read_text() + "{\n")
-    done = check(rows)
-    assert done.returncode == 2 and "rows.jsonl, line 42: not JSON" in done.stderr
+def test_a_broken_line_is_reported_with_its_place(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a question of some words"}\n{\n')
+    done = check(path)
+    assert done.returncode == 6, done.stderr
+    assert "rows that cannot be used: 1" in done.stdout and "rows.jsonl, line 2" in done.stdout
+    assert "not JSON" in done.stdout and "1 seen, 1 accepted" in done.stdout

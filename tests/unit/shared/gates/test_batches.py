@@ -106,7 +106,9 @@ def test_near_duplicates_are_found_by_their_true_similarity():
             # k cut-off tokens at one end: k of 396 + k shingles differ, J = (396 - k) / (396 + k).
             cut = round(396 * (1 - wanted) / (1 + wanted))
             other = first[cut:] + tokens(rng, cut)
-            batch = [Candidate(2 * pair + at, ids, [1] * 400) for at, ids in ((0, first), (1, other))]
+            batch = [
+                Candidate(2 * pair + at, ids, [1] * 400) for at, ids in ((0, first), (1, other))
+            ]
             judged = keeper.judge_batch(CandidateBatch.of(batch))
             assert judged[0].accepted
             found[wanted] += judged[1].reason is Reason.NEAR_DUPLICATE
