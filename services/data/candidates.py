@@ -20,7 +20,7 @@ from shared.gates import CandidateBatch
 from shared.gates.ngrams import offsets_of
 from shared.messages import Completion
 
-BATCH_SAMPLES = 512
+BATCH_SAMPLES = 1024
 
 
 def shard_batches(reader: ShardReader, first_seq: int) -> Iterator[CandidateBatch]:

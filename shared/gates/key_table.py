@@ -40,9 +40,9 @@ class KeyTable:
             rows = self._rows[slots]
             same = self._keys[slots] == keys
             taken = rows > 0
-            hit = np.flatnonzero(same & taken)
+            hit = (same & taken).nonzero()[0]
             found[at[hit]] = rows[hit].astype(np.int64) - 1
-            on = np.flatnonzero(taken & ~same)
+            on = (taken & ~same).nonzero()[0]
             at, keys, steps = at[on], keys[on], steps[on]
             slots = (slots[on] + steps) & self._last
         return found
@@ -56,7 +56,7 @@ class KeyTable:
     def _place(self, keys: NDArray[np.uint64], marks: NDArray[np.uint32]) -> None:
         slots, steps = self._slots(keys)
         while len(keys):
-            free = np.flatnonzero(self._rows[slots] == 0)
+            free = (self._rows[slots] == 0).nonzero()[0]
             # Several may want the same slot: who reads its own key back has it.
             wanted = slots[free]
             self._keys[wanted] = keys[free]
@@ -64,7 +64,7 @@ class KeyTable:
             self._rows[slots[won]] = marks[won]
             left = np.ones(len(keys), bool)
             left[won] = False
-            on = np.flatnonzero(left)
+            on = left.nonzero()[0]
             keys, marks, steps = keys[on], marks[on], steps[on]
             slots = (slots[on] + steps) & self._last
 

@@ -35,7 +35,7 @@ from shared.gates.ngrams import offsets_of
 from shared.messages import Completion
 
 CHARACTERS = 500
-BATCH = 512
+BATCH = 1024
 SHIPPED = Path(__file__).parents[2] / "shared" / "tiny_target" / "model"
 
 
