@@ -1,7 +1,7 @@
 """Rows of conversations as candidates for the gates, with a tokenizer or without one.
 
-    raw rows of any format -> RowShapes -> ConversationBatcher -> CandidateBatch (words or tokens)
-                                     `-> UnusableRows
+    raw rows -> RowShapes -> chunks -> ConversationBatcher -> CandidateBatch (words or tokens)
+                      `-> UnusableRows
 
 The answer that is judged is an assistant turn that is empty or whose thought is not closed, if
 there is one, else the last. A row without an assistant turn is judged by its prompt alone.
@@ -10,7 +10,8 @@ there is one, else the last. A row without an assistant turn is judged by its pr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,13 +55,11 @@ class ConversationBatcher:
     tokenizer: Tokenizer | None = None
     thinking: bool | None = None
 
-    def batch(
-        self,
-        conversations: Sequence[Sequence[Message]],
-        seqs: Sequence[int],
-        sources: Sequence[str],
-    ) -> CandidateBatch:
-        """Columns of the conversations; `sources` name them in a report, as file and line."""
+    def batch(self, chunk: Sequence[tuple[Place, list[Message]]], first_seq: int) -> CandidateBatch:
+        """Columns of conversations with their places."""
+        places, conversations = zip(*chunk, strict=True)
+        seqs = range(first_seq, first_seq + len(chunk))
+        sources = [f"{place.file}, {place.unit} {place.number}" for place in places]
         texts: list[str] = []
         is_answer: list[bool] = []
         answers: list[str | None] = []
@@ -116,20 +115,14 @@ class ConversationBatcher:
         )
 
 
-def conversation_batches(
-    rows: Iterable[RawRow | Unreadable],
-    shapes: RowShapes,
-    batcher: ConversationBatcher,
-    unusable: UnusableRows,
-    first_seq: int,
-) -> Iterator[CandidateBatch]:
-    """Batches of the usable rows, in order; the others are noted in `unusable`."""
-    usable = _usable(rows, shapes, unusable)
-    while chunk := list(itertools.islice(usable, BATCH_SAMPLES)):
-        places, conversations = zip(*chunk, strict=True)
-        sources = [f"{place.file}, {place.unit} {place.number}" for place in places]
-        yield batcher.batch(conversations, range(first_seq, first_seq + len(chunk)), sources)
-        first_seq += len(chunk)
+def chunks(
+    rows: Generator[RawRow | Unreadable, None, None], shapes: RowShapes, unusable: UnusableRows
+) -> Iterator[list[tuple[Place, list[Message]]]]:
+    """The usable rows in order, as many at a time as make a batch; others go to `unusable`."""
+    with closing(rows):
+        usable = _usable(rows, shapes, unusable)
+        while chunk := list(itertools.islice(usable, BATCH_SAMPLES)):
+            yield chunk
 
 
 def _usable(
