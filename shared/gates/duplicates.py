@@ -150,14 +150,17 @@ class DuplicateIndex:
         similar: dict[int, tuple[float, int]],
         usable: NDArray[np.bool_],
     ) -> None:
-        """Go through the batch in order and say what each sample is a duplicate of."""
+        """Say what each sample is a duplicate of, in order.
+
+        Samples that nothing else in the batch or the index resembles are passed over.
+        """
         shared = _shared_keys(batch.band_keys, ~batch.owned)
         accepted: dict[int, int] = {}  # content key -> sample in the batch
         content, places, rows = batch.keys.tolist(), batch.position.tolist(), exact.tolist()
         threshold = self._threshold or 0.0
-        for at, one in enumerate(usable.tolist()):
-            if not one:
-                continue
+        known = np.fromiter({*similar, *shared}, np.int64)
+        touched = (exact >= 0) | _repeated(batch.keys) | np.isin(batch.position, known)
+        for at in np.flatnonzero(usable & touched).tolist():
             if rows[at] >= 0:
                 batch.found[at] = Duplicate(int(self._seqs[rows[at]]))
                 continue
@@ -187,14 +190,23 @@ def _moved(used: NDArray[Any], room: int) -> NDArray[Any]:
     return larger
 
 
+def _repeated(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether the value occurs more than once."""
+    order = np.argsort(values)
+    same = values[order[1:]] == values[order[:-1]]
+    found = np.zeros(len(values), bool)
+    found[order[1:]] = same
+    found[order[:-1]] |= same
+    return found
+
+
 def _shared_keys(keys: NDArray[np.uint64], fresh: NDArray[np.bool_]) -> dict[int, tuple[int, ...]]:
     """By row: its fresh keys that another row has too."""
     at, band = np.nonzero(fresh)
     if not len(at):
         return {}
     values = keys[at, band]
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    several = counts[inverse] > 1
+    several = _repeated(values)
     found: dict[int, tuple[int, ...]] = {}
     for one, key in zip(at[several].tolist(), values[several].tolist(), strict=True):
         found[one] = (*found.get(one, ()), key)
