@@ -78,25 +78,28 @@ class Gatekeeper:
         compared: Comparison,
         each: Callable[[int, Judgement], bool] | None,
     ) -> list[Judgement]:
-        judgements: list[Judgement] = []
-        accepted: list[int] = []
+        judgements = [ACCEPTED] * len(batch)
+        for at, finding in found.items():
+            judgements[at] = Judgement(finding.reason, finding.detail)
+        counted = len(batch)
         self.ledger.begin(batch)
-        keys, sizes = batch.response_keys.tolist(), batch.sizes.tolist()
         try:
-            for at in range(len(batch)):
-                finding = found.get(at)
-                self.ledger.count(batch, at, keys[at], sizes[at], finding)
-                if finding is None:
-                    accepted.append(at)
-                    judgements.append(ACCEPTED)
-                else:
-                    judgements.append(Judgement(finding.reason, finding.detail))
-                if each is not None and each(at, judgements[-1]):
-                    break
+            if each is None:
+                self.ledger.count_all(batch, found)
+            else:
+                counted = 0
+                keys, sizes = batch.response_keys.tolist(), batch.sizes.tolist()
+                for at, judgement in enumerate(judgements):
+                    self.ledger.count(batch, at, keys[at], sizes[at], found.get(at))
+                    counted += 1
+                    if each(at, judgement):
+                        break
         finally:  # whatever `each` raises, counts and duplicates tell of the same samples
             self.ledger.commit()
-            self._duplicates.add(compared, np.array(accepted, np.int64))
-        return judgements
+            accepted = np.ones(counted, bool)
+            accepted[[at for at in found if at < counted]] = False
+            self._duplicates.add(compared, np.flatnonzero(accepted))
+        return judgements[:counted]
 
     @property
     def memory_bytes(self) -> int:

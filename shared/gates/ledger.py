@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,28 @@ class GateLedger:
             self.num_accepted += 1
             self.num_supervised_tokens += size
             return
+        self._reject(batch, at, size, finding)
+
+    def count_all(self, batch: CandidateBatch, found: Mapping[int, Finding]) -> None:
+        """Enter all samples of the batch at once; the outcome is that of `count` for each."""
+        sizes = batch.sizes.tolist()
+        self.num_seen += len(batch)
+        self.num_accepted += len(batch) - len(found)
+        self.mask_sums.update(sizes)
+        self.num_supervised_tokens += sum(sizes) - sum(sizes[at] for at in found)
+        for at in sorted(found):
+            self._reject(batch, at, sizes[at], found[at])
+        answered = [at for at, text in enumerate(batch.texts) if text is not None]
+        if batch.unit == "token":
+            answered = list(range(len(batch)))
+        repeats = {at for at, one in found.items() if one.reason is Reason.EXACT_DUPLICATE}
+        self.responses.count_all(batch.response_keys, answered, batch.texts, repeats)
+
+    def commit(self) -> None:
+        """The batch, or as much of it as was counted, is over."""
+        self.responses.commit()
+
+    def _reject(self, batch: CandidateBatch, at: int, size: int, finding: Finding) -> None:
         self.rejected[finding.reason] += 1
         kept = self.examples.setdefault(finding.reason, [])
         if len(kept) < _NUM_EXAMPLES:
@@ -61,10 +84,6 @@ class GateLedger:
                     "text": _excerpt(batch.texts[at]),
                 }
             )
-
-    def commit(self) -> None:
-        """The batch, or as much of it as was counted, is over."""
-        self.responses.commit()
 
     def verdict(self) -> Verdict:
         """The shares so far against the limits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +56,34 @@ class ResponseCounts:
             self._repeats[key] += 1
         if count + 1 > self.top.count:
             self.top = TopResponse(count + 1, key, text or "")
+
+    def count_all(
+        self,
+        keys: NDArray[np.uint64],
+        answered: Sequence[int],
+        texts: Sequence[str | None],
+        repeats: set[int],
+    ) -> None:
+        """All answers of the batch, those at `answered`; positions in `repeats` are repeated."""
+        if not answered:
+            return
+        given = keys[answered]
+        unique, inverse = np.unique(given, return_inverse=True)
+        before = np.array([self._before.get(key, 0) for key in unique.tolist()], np.int64)
+        in_batch = np.bincount(inverse)
+        for at in repeats.intersection(answered):
+            self._repeats[int(keys[at])] += 1
+        after = before + in_batch
+        self._open = dict(zip(unique.tolist(), after.tolist(), strict=True))
+        if int(after.max()) <= self.top.count:
+            return
+        # Of the answers that became the most frequent one, the first to reach its count stays.
+        order = np.argsort(inverse, kind="stable")
+        firsts = np.cumsum(in_batch) - in_batch
+        counts = np.empty(len(given), np.int64)
+        counts[order] = before[inverse[order]] + np.arange(len(given)) - firsts[inverse[order]] + 1
+        first = int(np.argmax(counts))
+        self.top = TopResponse(int(counts[first]), int(given[first]), texts[answered[first]] or "")
 
     def commit(self) -> None:
         """Remember what was counted since `begin`."""
