@@ -1,6 +1,7 @@
 """Speed of `data check` and of judging again, beside the bare tokenizer.
 
-    python -m tests.benchmarks.bench_gates [--samples 20000] [--target FOLDER] [--memory 1000000]
+    python -m tests.benchmarks.bench_gates [--samples 20000] [--target FOLDER] [--log 100000]
+        [--memory 1000000]
 
 Samples are conversations of one question and one answer, 500 characters together, of English words
 drawn at their natural frequency.
@@ -20,6 +21,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -28,11 +30,14 @@ import numpy as np
 
 from services.data.check import check_files
 from services.data.check_rows import ConversationBatcher
+from services.data.dataset import DatasetInfo, Fingerprint, Segment
 from services.data.tokenizer_files import read_tokenizer
 from shared.config.schema import GateSection
 from shared.gates import CandidateBatch, Gatekeeper, GateTokens
 from shared.gates.ngrams import offsets_of
+from shared.layout import RunFolder
 from shared.messages import Completion
+from workers.batcher.builder import DatasetBuilder
 
 CHARACTERS = 500
 BATCH = 1024
@@ -119,12 +124,35 @@ def random_completions(count: int) -> Iterator[list[bytes]]:
                     output_ids=row[30:],
                     finish_reason="stop",
                     thinking=None,
-                    text="an answer of the usual kind " * 18,
+                    text=f"answer {first + at} of the usual kind " * 16,
                     sampling={},
                 )
             )
             for at, row in enumerate(ids)
         ]
+
+
+def bench_log(count: int) -> None:
+    """A batcher that has restarted behind its last sealed segment and judges the log again."""
+    gates = GateSection()
+    fingerprint = Fingerprint("t", "c", None, 3072, 64, 0, gates.model_dump(mode="json"))
+    sealed = Segment(0, "shard_000000.arrow", "", 0, count, 0, 0, count, {})
+    info = DatasetInfo(fingerprint, num_prompts=count, segments=[sealed])
+    keeper = Gatekeeper(gates, GateTokens(), num_prompts=count)
+    decode = msgspec.json.Decoder(Completion).decode
+    wall_s = cpu_s = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        builder = DatasetBuilder(RunFolder(Path(folder)), info, keeper)
+
+        def take(lines: list[bytes]) -> None:
+            builder.take_some([decode(line) for line in lines], stop_when_blocked=True)
+
+        for lines in random_completions(count):
+            wall, cpu = timed(partial(take, lines))
+            wall_s, cpu_s = wall_s + wall, cpu_s + cpu
+    assert builder.caught_up, "the log was judged to its end"
+    report("a log judged again, decoding included", count, [(wall_s, cpu_s)])
+    print(f"one million completions: {1e6 * cpu_s / count / 60:.1f} minutes of CPU")
 
 
 def bench_memory(count: int) -> None:
@@ -156,10 +184,13 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--target", type=Path, default=SHIPPED)
+    parser.add_argument("--log", type=int, default=0)
     parser.add_argument("--memory", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.samples:
         bench_files(arguments.samples, arguments.target, arguments.rounds)
+    if arguments.log:
+        bench_log(arguments.log)
     if arguments.memory:
         bench_memory(arguments.memory)
 
