@@ -19,6 +19,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from shared.errors import (
     DiskFullError,
     EnvironmentFault,
     ExhaustedFault,
+    IntegrityError,
     ReadOnlyError,
     StorageFault,
 )
@@ -141,12 +143,40 @@ def sha256_file(path: Path, *, num_bytes: int | None = None) -> tuple[int, str]:
     """
     digest = hashlib.sha256()
     size = 0
-    with disk_faults(path), path.open("rb") as file:
-        while num_bytes is None or size < num_bytes:
-            wanted = HASH_CHUNK_BYTES if num_bytes is None else num_bytes - size
-            chunk = file.read(min(HASH_CHUNK_BYTES, wanted))
+    with disk_faults(path), path.open("rb", buffering=0) as file:
+        if num_bytes is None:
+            whole = hashlib.file_digest(file, "sha256")
+            return file.tell(), whole.hexdigest()
+        while size < num_bytes:
+            chunk = file.read(min(HASH_CHUNK_BYTES, num_bytes - size))
             if not chunk:
                 break
             digest.update(chunk)
             size += len(chunk)
     return size, digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """What a file was when it was written."""
+
+    num_bytes: int
+    sha256: str
+
+
+def file_sum(path: Path) -> FileSum:
+    """What a file is now; blocking."""
+    return FileSum(*sha256_file(path))
+
+
+def check_sum(path: Path, recorded: FileSum, record: Path) -> None:
+    """IntegrityError when `path` is missing or not what `record` (a file's path) says it is."""
+    try:
+        found = file_sum(path)
+    except FileNotFoundError as error:
+        raise IntegrityError(f"{path} is missing, though {record} names it") from error
+    if found != recorded:
+        raise IntegrityError(
+            f"{path} is damaged: it has {found.num_bytes} bytes with sha256 {found.sha256}, "
+            f"{record} says {recorded.num_bytes} bytes with sha256 {recorded.sha256}"
+        )

@@ -17,40 +17,35 @@ from typing import Any
 from sqlmodel import Session
 
 from control_plane.store import Database, ledger
+from services.checkpoint_folders import CompleteCheckpoint, complete_checkpoints
 from shared.api.events import CheckpointSaved
-from shared.layout import CheckpointFolder, RunFolder
+from shared.layout import RunFolder
 
 logger = logging.getLogger(__name__)
 
 
 async def reconcile_checkpoints(database: Database, run_id: str, folder: RunFolder) -> None:
     """Make the ledger agree with the run's folder."""
-    found = await asyncio.to_thread(complete_checkpoints, folder)
+    found = await asyncio.to_thread(_reports, folder)
     known = await database.read(ledger.list_checkpoints, run_id)
     if {c.step for c in known} != {c.step for c in found}:
         await database.write(_enter, run_id, found, now=time.time())
 
 
-def complete_checkpoints(folder: RunFolder) -> list[CheckpointSaved]:
+def _reports(folder: RunFolder) -> list[CheckpointSaved]:
     """Complete checkpoints of the run's folder by step, as the trainer would report them."""
-    if not folder.checkpoints.is_dir():
-        return []
-    found = (_read(CheckpointFolder(path)) for path in folder.checkpoints.iterdir())
-    return sorted((c for c in found if c is not None), key=lambda c: c.step)
+    return [_report(checkpoint) for checkpoint in complete_checkpoints(folder)]
 
 
-def _read(checkpoint: CheckpointFolder) -> CheckpointSaved | None:
-    step = checkpoint.step
-    if step is None or not checkpoint.complete_marker.is_file():
-        return None
-    state = _read_state(checkpoint.root / "trainer_state.json")
+def _report(checkpoint: CompleteCheckpoint) -> CheckpointSaved:
+    state = _read_state(checkpoint.folder.root / "trainer_state.json")
     return CheckpointSaved(
         number=0,
-        step=step,
+        step=checkpoint.step,
         next_micro_batch_id=int(state.get("next_micro_batch_id", 0)),
         epoch=int(state.get("epoch", 0)),
-        num_bytes=sum(p.stat().st_size for p in checkpoint.root.rglob("*") if p.is_file()),
-        path=str(checkpoint.root),
+        num_bytes=checkpoint.num_bytes,
+        path=str(checkpoint.folder.root),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from services.checkpoint_folders import marker_bytes
+from services.files import file_sum
 from shared.layout import RunFolder
 from workers.archiver.export_job import RunIdentity
 
@@ -19,12 +21,7 @@ def make_checkpoint(folder: RunFolder, step: int, *, num_bytes: int = 3000) -> P
     (checkpoint.drafter / "model.safetensors").write_bytes(bytes([step % 256]) * num_bytes)
     (checkpoint.root / "trainer_state.safetensors").write_bytes(b"s" * num_bytes)
     (checkpoint.root / "trainer_state.json").write_text("{}")
-    sizes = {
-        path.relative_to(checkpoint.root).as_posix(): path.stat().st_size
-        for path in checkpoint.root.rglob("*")
-        if path.is_file()
-    }
-    checkpoint.complete_marker.write_text(json.dumps({"step": step, "files": sizes}))
+    checkpoint.complete_marker.write_bytes(marker_bytes(checkpoint, step))
     return checkpoint.root
 
 
@@ -44,7 +41,10 @@ def make_run(root: Path) -> RunFolder:
     segments = []
     for index in range(2):
         folder.shard(index).write_bytes(b"ARROW1" + bytes([index]) * 500)
-        segments.append({"file": folder.shard(index).name, "num_samples": 5, "num_tokens": 50})
+        counts = {"num_samples": 5, "num_tokens": 50}
+        one = file_sum(folder.shard(index))
+        facts = {"num_bytes": one.num_bytes, "sha256": one.sha256}
+        segments.append({"file": folder.shard(index).name, **counts, **facts})
     folder.dataset_json.write_text(json.dumps({"segments": segments}))
     make_checkpoint(folder, 10)
     make_checkpoint(folder, 20)

@@ -5,7 +5,9 @@
 
 The queue is the run folder itself: what is not in the manifest at the destination yet. So it is
 bounded by the disk, survives every restart, and an outage of the store only makes it longer; a
-failed pass is tried again at the next one and never stops the run. Every pass ends with read-back
+failed pass is tried again at the next one and never stops the run. A file that is not what the
+run's records say is never sent (a sound copy may be there already): it is named in `problem`, and
+the others go on. Every pass ends with read-back
 and a manifest, so the destination is a verified copy at all times.
 
 Without a destination only the run folder's own documents are kept true: manifest.json,
@@ -31,7 +33,7 @@ from workers.archiver.collect import RunFile, collect
 from workers.archiver.documents import ArchiveFacts, write_progress
 from workers.archiver.export_job import RunIdentity, drafter_step, make_manifest
 from workers.archiver.picture import Picture, take_picture
-from workers.archiver.staging import Staging, open_staging
+from workers.archiver.staging import DamagedFile, Staging, open_staging
 from workers.archiver.transfer import Tally, Transfer, look_at, merge_files
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class ContinuousArchive:
         self._destination = destination
         self._secrets = secrets
         self._sums: dict[str, tuple[_Stamp, str]] = {}
+        self._damaged: dict[str, str] = {}  # RunFile.group -> what is wrong
         self._written_manifest: frozenset[ManifestFile] | None = None
         self._refreshed_at = 0.0
         self._looked = False
@@ -96,16 +99,20 @@ class ContinuousArchive:
         refresh = everything or time.monotonic() - self._refreshed_at > REFRESH_S
         if self._destination is not None:
             try:
-                await self._send(self._destination, refresh=refresh, everything=everything)
+                while not await self._send(
+                    self._destination, refresh=refresh, everything=everything
+                ):
+                    pass  # a damaged file was found: again, without it
             except MeshError as error:
                 # The folder is the queue: the next pass finds the same files.
                 if self.state.problem != str(error):
                     logger.warning("archiving is held up: %s", error)
                 self.state.problem = str(error)
             else:
-                if self.state.problem is not None:
+                if self.state.problem is not None and not self._damaged:
                     logger.info("archiving goes on")
-                self.state.problem = self._drafter_problem
+                damage = next(iter(self._damaged.values()), None)
+                self.state.problem = damage or self._drafter_problem
         await self._keep_documents()
         if refresh:
             self._refreshed_at = time.monotonic()
@@ -132,7 +139,8 @@ class ContinuousArchive:
             stamp = _Stamp(status.st_size, status.st_mtime_ns)
             self._sums.setdefault(closed.path, (stamp, closed.sha256))
 
-    async def _send(self, destination: str, *, refresh: bool, everything: bool) -> None:
+    async def _send(self, destination: str, *, refresh: bool, everything: bool) -> bool:
+        """One transfer; False when a file turned out damaged, which is left out from then on."""
         if not self._looked:
             async with open_store(destination) as store:
                 there = await look_at(store, self._identity.run_id)
@@ -140,11 +148,16 @@ class ContinuousArchive:
             self._looked = True
         found = await asyncio.to_thread(self._look, refresh)
         if not found:
-            return
+            return True
         batch = found if everything else _first_bytes(found, PASS_BYTES)
         with open_staging(self._folder, _STAGING_JOB, self._secrets) as staging:
             async with open_store(destination) as store:
-                picture = await asyncio.to_thread(self._stage, staging, batch)
+                try:
+                    picture = await asyncio.to_thread(self._stage, staging, batch)
+                except DamagedFile as error:
+                    logger.error("left out of the archive: %s", error)
+                    self._damaged[error.file.group] = str(error)
+                    return False
                 there = await look_at(store, self._identity.run_id)
                 tally = Tally()
                 transfer = Transfer(store, self._identity.run_id, tally, staging.drop)
@@ -169,10 +182,13 @@ class ContinuousArchive:
             # Unlike an export the archive goes on, and says so until a drafter arrives whole.
             self._drafter_problem = tally.problems[0] if tally.problems else None
         self._count_backlog(found[len(batch) :])
+        return True
 
     def _look(self, refresh: bool) -> list[RunFile]:
         """Files that the destination does not have yet, and with `refresh` those that change."""
         found = collect(self._folder, PART_ORDER, "all")
+        groups = {file.group for file in found.files}
+        self._damaged = {key: text for key, text in self._damaged.items() if key in groups}
         settled = [file for file in found.files if file.settled]
         changing = [file for file in found.files if not file.settled] if refresh else []
         wanted = [*changing, *(file for file in settled if self._is_due(file))]
@@ -182,15 +198,22 @@ class ContinuousArchive:
         return wanted
 
     def _is_due(self, file: RunFile) -> bool:
+        if file.group in self._damaged:
+            return False
         there = self.state.archived.get(file.key)
         return there is None or there.sha256 != self._sum(file)
 
     def _sum(self, file: RunFile) -> str | None:
-        """SHA-256 of a settled file, from memory where it has not changed; None once it is gone."""
+        """SHA-256 of a settled file, recorded or from memory where it has not changed.
+
+        None once it is gone.
+        """
         try:
             status = file.path.stat()
             stamp = _Stamp(status.st_size, status.st_mtime_ns)
             known = self._sums.get(file.key)
+            if file.recorded is not None:
+                known = self._sums[file.key] = (stamp, file.recorded.sha256)
             if known is None or known[0] != stamp:
                 known = (stamp, sha256_file(file.path)[1])
                 self._sums[file.key] = known
@@ -304,10 +327,7 @@ def _first_bytes(files: list[RunFile], limit: int) -> list[RunFile]:
     taken: list[RunFile] = []
     size = 0
     for file in files:
-        folder = file.key.split("/")[:2]
-        is_new_group = file.part != "checkpoints" or (
-            not taken or taken[-1].key.split("/")[:2] != folder
-        )
+        is_new_group = not taken or taken[-1].group != file.group
         if taken and size >= limit and is_new_group:
             break
         taken.append(file)

@@ -87,8 +87,7 @@ def read_facts(folder: RunFolder, run_id: str, name: str) -> RunFacts:
         last_metrics=_last_line(folder.metrics_jsonl),
         num_epochs=_configured(run, "train", "num_epochs"),
         checkpoints=[
-            (checkpoint.step, sum(checkpoint.sizes.values()))
-            for checkpoint in complete_checkpoints(folder)
+            (checkpoint.step, checkpoint.num_bytes) for checkpoint in complete_checkpoints(folder)
         ],
         evaluations=[
             (path.stem, content)

@@ -17,7 +17,7 @@ from shared.api.exports import ExportPart
 from shared.errors import EnvironmentFault
 from shared.layout import RunFolder
 from workers.archiver.collect import CheckpointChoice, Collection, RunFile, collect
-from workers.archiver.staging import FileGone, StagedFile, Staging
+from workers.archiver.staging import DamagedFile, FileGone, StagedFile, Staging
 
 logger = logging.getLogger(__name__)
 _ATTEMPTS = 5
@@ -46,7 +46,8 @@ def take_picture(
     `wanted` narrows the files of the parts down.
 
     Raises NotFoundError (a checkpoint that is not there), UserError (a secret in a settled text),
-    DiskFullError, EnvironmentFault (files keep going away).
+    DamagedFile (not what the run's records say), DiskFullError, EnvironmentFault (files keep going
+    away).
     """
     for _ in range(_ATTEMPTS):
         found = collect(folder, parts, checkpoints)
@@ -57,7 +58,12 @@ def take_picture(
             logger.info("%s went away while the export was prepared: looking again", gone)
             staging.clear()
             continue
-        if all(is_complete(checkpoint) for checkpoint in found.checkpoints):
+        except DamagedFile:
+            if _still_there(found):
+                raise
+            staging.clear()  # the trainer has removed or replaced the checkpoint meanwhile
+            continue
+        if _still_there(found):
             has_drafter = any(file.part == "drafter" for file in files)
             return Picture(files, found.checkpoint_step if has_drafter else None, found.notes)
         logger.info("a checkpoint went away while the export was prepared: looking again")
@@ -66,6 +72,10 @@ def take_picture(
         f"the files of {folder.root} keep going away while they are read: is another program "
         "removing them?"
     )
+
+
+def _still_there(found: Collection) -> bool:
+    return all(is_complete(checkpoint) for checkpoint in found.checkpoints)
 
 
 def _take_all(

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.files import HASH_CHUNK_BYTES, disk_faults, sha256_file
+from services.files import HASH_CHUNK_BYTES, FileSum, disk_faults, sha256_file
 from services.secret_values import contains_secret, redact
 from shared.api.exports import ExportPart
-from shared.errors import UserError
+from shared.errors import IntegrityError, UserError
 from shared.layout import RunFolder
 from workers.archiver.collect import RunFile
 
@@ -45,6 +45,20 @@ class FileGone(Exception):
     """A file went away while the picture was taken; take it again."""
 
 
+class DamagedFile(IntegrityError):
+    """A file of the run is not what it was when it was written."""
+
+    def __init__(self, file: RunFile, num_bytes: int, sha256: str) -> None:
+        self.file = file
+        recorded = file.recorded
+        assert recorded is not None
+        super().__init__(
+            f"{file.path} is damaged: it has {num_bytes} bytes with sha256 {sha256}, recorded are "
+            f"{recorded.num_bytes} bytes with sha256 {recorded.sha256}. Restore it from an earlier "
+            "export, or leave its part or its checkpoint out"
+        )
+
+
 class Staging:
     """One job's picture; make it with `open_staging`."""
 
@@ -55,8 +69,9 @@ class Staging:
     def take(self, file: RunFile) -> StagedFile:
         """Put `file` into the picture.
 
-        Raises FileGone, DiskFullError, and UserError for a settled text that holds a secret of
-        this machine: such a file is never sent, and never changed either.
+        Raises FileGone, DiskFullError, DamagedFile when it is not what the run's records say, and
+        UserError for a settled text that holds a secret of this machine: such a file is never
+        sent, and never changed either.
         """
         target = self.root / file.key
         with disk_faults(target):
@@ -73,6 +88,8 @@ class Staging:
             if error.errno != errno.ELOOP:
                 raise
             raise FileGone(f"{file.path}, now a symbolic link,") from error
+        if file.recorded is not None and file.recorded != FileSum(num_bytes, sha256):
+            raise DamagedFile(file, num_bytes, sha256)
         return StagedFile(target, file.key, file.part, num_bytes, sha256)
 
     def drop(self, file: StagedFile) -> None:

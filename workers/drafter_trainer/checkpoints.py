@@ -1,22 +1,21 @@
 """Checkpoint folders: a checkpoint is complete or it does not count.
 
     .step_00000050.tmp/ -> drafter/, trainer_state.safetensors, trainer_state.json (each fsynced)
-                        -> COMPLETE (names every file with its size) -> rename to step_00000050/
+                        -> COMPLETE (names every file with size and SHA-256)
+                        -> rename to step_00000050/
 
-Invariants: a folder without COMPLETE, or whose files have other sizes than COMPLETE says, is never
-loaded; whatever fails while writing, earlier checkpoints are untouched and the temporary folder is
-gone (one that a kill left behind is removed at the next start). Old checkpoints are removed only
-after a newer one is complete.
+Invariants: a folder without COMPLETE, or whose files are not what COMPLETE says, is never loaded;
+whatever fails while writing, earlier checkpoints are untouched and the temporary folder is gone
+(one that a kill left behind is removed at the next start). Old checkpoints are removed only after a
+newer one is complete. The sums are taken in the thread that writes, so no step waits for them.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +23,43 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.files import disk_faults, sync_file, sync_folder, write_json
+from services.checkpoint_folders import (
+    CompleteCheckpoint,
+    complete_checkpoints,
+    inspect,
+    look,
+    marker_bytes,
+)
+from services.files import disk_faults, sync_file, sync_folder, write_file, write_json
 from shared.errors import DiskFullError, IntegrityError
 from shared.layout import CheckpointFolder, RunFolder
 
-logger = logging.getLogger(__name__)
 TENSORS = "trainer_state.safetensors"
 STATE = "trainer_state.json"
+_DAMAGED = "COMPLETE.damaged"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint on disk."""
-
-    folder: CheckpointFolder
-    step: int
-    num_bytes: int
+class Checkpoint(CompleteCheckpoint):
+    """A complete checkpoint on disk, as the trainer reads it."""
 
     def read_state(self) -> dict[str, Any]:
         """The trainer's position and counters. IntegrityError when unreadable."""
         path = self.folder.root / STATE
         try:
-            state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            with disk_faults(path):
+                state = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise IntegrityError(f"cannot read {path}: {error}") from error
+        if not isinstance(state, dict):
+            raise IntegrityError(f"cannot read {path}: it holds no JSON object")
         return state
 
     def read_tensors(self) -> dict[str, Tensor]:
         """The optimizer's tensors, on the CPU. IntegrityError when unreadable."""
         path = self.folder.root / TENSORS
         try:
-            tensors: dict[str, Tensor] = load_file(path)
+            with disk_faults(path):
+                tensors: dict[str, Tensor] = load_file(path)
         except (OSError, SafetensorError) as error:
             raise IntegrityError(f"cannot read {path}: {error}") from error
         return tensors
@@ -68,23 +73,20 @@ class CheckpointStore:
         self.keep = keep
 
     def clean(self) -> list[str]:
-        """Remove temporary folders of a killed writer; names of incomplete checkpoints left."""
+        """Remove temporary folders of a killed writer; incomplete checkpoints left, with why."""
         root = self.folder.checkpoints
         if not root.is_dir():
             return []
         for path in root.glob(".step_*.tmp"):
             shutil.rmtree(path)
-        complete = {checkpoint.folder.root for checkpoint in self.complete()}
-        steps = (p for p in root.iterdir() if CheckpointFolder(p).step is not None)
-        return sorted(path.name for path in steps if path not in complete)
+        steps = (p for p in sorted(root.iterdir()) if CheckpointFolder(p).step is not None)
+        looks = ((path.name, look(path)) for path in steps)
+        return [f"{name} ({reason})" for name, reason in looks if isinstance(reason, str)]
 
     def complete(self) -> list[Checkpoint]:
-        """Complete checkpoints, oldest first."""
-        root = self.folder.checkpoints
-        if not root.is_dir():
-            return []
-        found = [checkpoint for path in root.iterdir() if (checkpoint := inspect(path))]
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
+        """Complete checkpoints, oldest first. EnvironmentFault when they cannot be read."""
+        found = complete_checkpoints(self.folder)
+        return [Checkpoint(one.folder, one.step, one.files) for one in found]
 
     def newest(self) -> Checkpoint | None:
         complete = self.complete()
@@ -114,7 +116,7 @@ class CheckpointStore:
                 with (temporary.root / TENSORS).open("rb") as file:
                     sync_file(file)
                 write_json(temporary.root / STATE, state)
-                write_json(temporary.complete_marker, {"step": step, "files": _sizes(temporary)})
+                write_file(temporary.complete_marker, marker_bytes(temporary, step))
                 sync_folder(temporary.root)
                 if final.root.exists():
                     shutil.rmtree(final.root)
@@ -126,7 +128,14 @@ class CheckpointStore:
         written = inspect(final.root)
         if written is None:
             raise IntegrityError(f"checkpoint {final.root} is incomplete right after writing it")
-        return written
+        return Checkpoint(written.folder, written.step, written.files)
+
+    def set_aside(self, checkpoint: Checkpoint) -> None:
+        """Take its marker: a damaged checkpoint counts no more, and its files stay to be looked at
+        until the step is saved again."""
+        with disk_faults(checkpoint.folder.root):
+            checkpoint.folder.complete_marker.rename(checkpoint.folder.root / _DAMAGED)
+            sync_folder(checkpoint.folder.root)
 
     def prune(self) -> list[int]:
         """Remove all but the newest `keep` complete checkpoints; the steps removed."""
@@ -136,30 +145,6 @@ class CheckpointStore:
             checkpoint.folder.complete_marker.unlink()
             shutil.rmtree(checkpoint.folder.root)
         return [checkpoint.step for checkpoint in old]
-
-
-def inspect(path: Path) -> Checkpoint | None:
-    """The complete checkpoint at `path`, or None when it is not one."""
-    folder = CheckpointFolder(path)
-    step = folder.step
-    if step is None or not folder.complete_marker.is_file():
-        return None
-    try:
-        files = json.loads(folder.complete_marker.read_text(encoding="utf-8"))["files"]
-        sizes = {name: (path / name).stat().st_size for name in files}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("checkpoint %s does not count: %s", path, error)
-        return None
-    if sizes != files:
-        wrong = sorted(name for name in files if sizes[name] != files[name])
-        logger.warning("checkpoint %s does not count: other size of %s", path, ", ".join(wrong))
-        return None
-    return Checkpoint(folder, step, sum(sizes.values()))
-
-
-def _sizes(folder: CheckpointFolder) -> dict[str, int]:
-    files = sorted(path for path in folder.root.rglob("*") if path.is_file())
-    return {path.relative_to(folder.root).as_posix(): path.stat().st_size for path in files}
 
 
 @contextmanager

@@ -4,7 +4,7 @@
 
 Training goes on while a checkpoint is written; the next snapshot waits until the last one is on the
 disk, so at most one copy of the state exists. A failed write ends the trainer with its error: the
-earlier checkpoints are untouched, and a restart replays from the newest.
+earlier checkpoints are untouched, and a restart replays from the newest one that is sound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 from services.files import remove_temporaries
 from shared.api.events import CheckpointRemoved, CheckpointSaved, GateReport, StepTaken
-from shared.errors import MeshError, TrainingDiverged
+from shared.errors import IntegrityError, MeshError, TrainingDiverged
 from shared.states import WorkerState
 from workers.drafter_trainer.checkpoints import Checkpoint, CheckpointStore
 from workers.drafter_trainer.series import MetricsLog, truncate_to_step
@@ -40,20 +40,18 @@ class Recorder:
         self.is_finished = False
 
     async def resume(self) -> None:
-        """Stand at the newest complete checkpoint, and cut the series to it."""
+        """Stand at the newest sound checkpoint, and cut the series to it."""
         context, training = self._context, self._training
         remove_temporaries(context.folder.checkpoints)
         incomplete = await asyncio.to_thread(self._store.clean)
         if incomplete:
             logger.warning("ignored incomplete checkpoints: %s", ", ".join(incomplete))
-        complete = self._store.complete()
-        for checkpoint in complete:
+        restored = await asyncio.to_thread(self._restore_newest)
+        for checkpoint in self._store.complete():
             self._report_checkpoint(checkpoint)  # a kill may have come before the first report
-        if complete:
-            newest = complete[-1]
-            await asyncio.to_thread(training.restore, newest)
-            self._saved_step = newest.step
-            context.milestone(f"resumed from checkpoint {newest.folder.root.name}")
+        if restored is not None:
+            self._saved_step = restored.step
+            context.milestone(f"resumed from checkpoint {restored.folder.root.name}")
         else:
             context.milestone(
                 f"new drafter with {training.shape.num_parameters:,} weights on {training.device}"
@@ -65,6 +63,28 @@ class Recorder:
             epoch=training.epoch,
             next_micro_batch_id=training.next_micro_batch_id,
         )
+
+    def _restore_newest(self) -> Checkpoint | None:
+        """Load the newest checkpoint that is what was written; damaged ones are set aside.
+
+        Nothing but other bytes is damage: a fault of the machine, or a sound checkpoint that this
+        program cannot use, ends the trainer and touches nothing.
+        """
+        for checkpoint in reversed(self._store.complete()):
+            try:
+                checkpoint.verify()
+            except IntegrityError as error:
+                logger.warning(
+                    "%s; training goes on from the checkpoint before %s, or from the beginning",
+                    error,
+                    checkpoint.folder.root.name,
+                )
+                self._store.set_aside(checkpoint)
+                self._context.emit(CheckpointRemoved, step=checkpoint.step)
+                continue
+            self._training.restore(checkpoint)
+            return checkpoint
+        return None
 
     async def take_step(self, step: StepResult) -> None:
         """Record a step; save a checkpoint when one is due; act on a diverging loss."""
@@ -96,6 +116,9 @@ class Recorder:
         """Leave nothing behind: a write that is going on ends first, however training ended."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
+            error = self._writing.exception()
+            if error is not None:
+                logger.error("the last checkpoint was not written: %s", error)
         if self._metrics is not None:
             self._metrics.close()
 
@@ -170,13 +193,18 @@ class Recorder:
         )
 
     def _report_checkpoint(self, checkpoint: Checkpoint) -> None:
-        context, root, state = self._context, checkpoint.folder.root, checkpoint.read_state()
+        context, root = self._context, checkpoint.folder.root
+        try:
+            state = checkpoint.read_state()
+        except IntegrityError as error:
+            logger.warning("checkpoint %s is not reported: %s", root.name, error)
+            return
         context.emit(
             CheckpointSaved,
             step=checkpoint.step,
-            next_micro_batch_id=state["next_micro_batch_id"],
-            epoch=state["epoch"],
-            loss=state["loss"],
+            next_micro_batch_id=state.get("next_micro_batch_id", 0),
+            epoch=state.get("epoch", 0),
+            loss=state.get("loss"),
             num_bytes=checkpoint.num_bytes,
             path=root.relative_to(context.folder.root).as_posix(),
         )

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from services.builtin import target_folder
+from services.checkpoint_folders import CompleteCheckpoint, find_checkpoint
 from services.data.tokenizer import TargetTokenizer
 from services.files import write_json
 from services.target_models.untrained import untrained_drafter
@@ -27,8 +28,6 @@ from shared.api.events import EvaluationDone
 from shared.config import RunConfig
 from shared.dflash.export import load_drafter
 from shared.dflash.target import TargetModel
-from shared.errors import NotFoundError
-from shared.layout import CheckpointFolder, RunFolder
 from shared.states import WorkerState
 from workers.evaluator.measure import EvaluationSettings, Progress, measure
 from workers.evaluator.prompts import held_out_rows, render
@@ -115,23 +114,9 @@ async def _until_draining(
             future.cancel()
 
 
-def find_checkpoint(folder: RunFolder, step: int | None) -> CheckpointFolder:
-    """The complete checkpoint of `step`, or the newest one. NotFoundError when there is none."""
-    if step is not None:
-        checkpoint = folder.checkpoint(step)
-        if not checkpoint.complete_marker.is_file():
-            raise NotFoundError(f"checkpoint {checkpoint.root} is not there, or not complete")
-        return checkpoint
-    found = [CheckpointFolder(path) for path in sorted(folder.checkpoints.glob("step_*"))]
-    complete = [one for one in found if one.step is not None and one.complete_marker.is_file()]
-    if not complete:
-        raise NotFoundError(f"there is no complete checkpoint in {folder.checkpoints}")
-    return complete[-1]
-
-
 def evaluate_checkpoint(
     config: RunConfig,
-    checkpoint: CheckpointFolder,
+    checkpoint: CompleteCheckpoint,
     num_prompts: int,
     device: str,
     on_progress: Progress,
@@ -141,15 +126,17 @@ def evaluate_checkpoint(
     """Measure a checkpoint on the run's first held-out prompts; synchronous.
 
     `go_on` is called before every pass of the target and may raise to give the measurement up.
-    Raises DataError, TargetModelError, DrafterError.
+    Raises DataError, TargetModelError, DrafterError; IntegrityError when the drafter's files are
+    not what the trainer wrote.
     """
+    checkpoint.verify_drafter()
     folder = target_folder(config.target.path)
     device = usable_device(device)
     rows = held_out_rows(config)[:num_prompts]
     tokenizer = TargetTokenizer.load(folder)
     target = TargetModel.load(folder, config.target.dtype, device)
     target.before_step = go_on
-    model = load_drafter(checkpoint.drafter, device=device)
+    model = load_drafter(checkpoint.folder.drafter, device=device)
     prompts = render(rows, tokenizer, thinking=config.generator.thinking, room=target.max_length)
     untrained = untrained_drafter(model.config, config.seed)
     result = measure(

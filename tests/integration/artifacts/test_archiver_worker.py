@@ -13,6 +13,7 @@ from shared.errors import ReadOnlyError, UnreachableError
 from shared.manifest import parse_manifest
 from shared.messages import FileClosed
 from shared.states import Role, WorkerState
+from tests.helpers.damage import flip_bit
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.run_folders import IDENTITY, files_below, make_checkpoint, make_run
 from workers.archiver import continuous
@@ -181,6 +182,24 @@ async def test_a_foreign_file_in_the_archived_drafter_is_a_standing_problem(tmp_
     await archive.run_pass()
     assert archive.state.problem is None
     assert (store / "drafter" / "config.json").read_text() == '{"step": 40}'
+
+
+async def test_damaged_files_are_left_out_and_a_sound_copy_is_kept(tmp_path):
+    folder = make_run(tmp_path / "run")
+    store = tmp_path / "store"
+    await ContinuousArchive(folder, IDENTITY, f"file://{store}").run_pass()
+    sound = (store / "dataset" / "shard_00000.arrow").read_bytes()
+
+    flip_bit(folder.shard(0))
+    make_checkpoint(folder, 40)
+    flip_bit(folder.checkpoint(40).drafter / "model.safetensors")
+    make_checkpoint(folder, 50)
+    again = ContinuousArchive(folder, IDENTITY, f"file://{store}")
+    await again.run_pass()
+    assert (store / "dataset" / "shard_00000.arrow").read_bytes() == sound
+    assert not (store / "checkpoints" / "step_00000040").exists()
+    assert (store / "checkpoints" / "step_00000050" / "COMPLETE").exists()
+    assert again.state.problem is not None and "step_00000040" in again.state.problem
 
 
 async def test_a_restarted_archiver_sends_nothing_twice(tmp_path, monkeypatch):

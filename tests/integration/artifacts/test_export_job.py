@@ -11,6 +11,7 @@ from services.files import sha256_bytes
 from services.object_stores import LocalStore, open_store
 from shared.errors import UnreachableError
 from shared.manifest import MANIFEST_NAME, parse_manifest
+from tests.helpers.damage import flip_bit
 from tests.helpers.run_folders import IDENTITY, files_below, make_checkpoint, make_run
 from tests.helpers.small_disks import mounted_small_disk, resize
 from workers.archiver import transfer as transfer_module
@@ -332,9 +333,20 @@ async def test_no_secret_leaves(folder, store_url):
     assert SECRET.decode() not in status.tally.problems[0]
 
 
+@pytest.mark.parametrize(
+    "name", ["dataset/shard_00001.arrow", "checkpoints/step_00000020/drafter/model.safetensors"]
+)
+async def test_a_file_that_rotted_in_the_run_folder_fails_the_export(folder, tmp_path, name):
+    flip_bit(folder.root / name)
+    status = await export(folder, f"file://{tmp_path / 'out'}")
+    assert status.state == "failed"
+    assert f"{name} is damaged" in status.tally.problems[0]
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
 async def test_a_full_destination_fails_with_its_name_and_can_go_on(folder, tmp_path):
     with mounted_small_disk(tmp_path / "disk", 32 * 1024) as disk:
-        (folder.dataset / "shard_00001.arrow").write_bytes(b"x" * 100_000)
+        (folder.quarantine / "empty.jsonl").write_bytes(b"x\n" * 50_000)
         status = await export(folder, f"file://{disk}")
         assert status.state == "failed"
         assert "no space left" in status.tally.problems[0]

@@ -288,7 +288,7 @@ async def test_a_checkpoint_that_was_never_reported_is_found_on_the_disk(mesh: M
     folder = mesh.settings.folder.run(run_id).checkpoint(40)
     folder.root.mkdir(parents=True)
     (folder.root / "trainer_state.json").write_text('{"next_micro_batch_id": 160, "epoch": 2}')
-    folder.complete_marker.write_text("{}")
+    folder.complete_marker.write_text('{"files": {}}')
     (mesh.settings.folder.run(run_id).checkpoint(50).root).mkdir()  # not complete
     await mesh.controller.act(others[0], RunAction.STOP, "now")
     await mesh.until_state(run_id, RunState.STARTING)

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from shared.api.events import CheckpointRemoved, CheckpointSaved, StepTaken
 from shared.layout import RunFolder
 from shared.states import Role, WorkerState
+from tests.helpers.damage import flip_bit
 from tests.helpers.training_mesh import Mesh, TinyBatcher, events_of, make_plan, series_of
 from workers.drafter_trainer.checkpoints import CheckpointStore
 
@@ -99,8 +101,9 @@ async def test_killed_workers_change_no_bit(tmp_path: Path, make_mesh: MakeMesh)
     assert final_weights(disturbed) == final_weights(plain)
 
 
-async def test_a_drain_saves_the_last_step_and_a_torn_checkpoint_is_passed_over(
-    tmp_path: Path, make_mesh: MakeMesh
+@pytest.mark.parametrize("damage", ["torn", "flipped"])
+async def test_a_drain_saves_the_last_step_and_a_bad_checkpoint_is_passed_over(
+    tmp_path: Path, make_mesh: MakeMesh, damage: str
 ):
     plain, resumed = tmp_path / "plain", tmp_path / "resumed"
     await train_undisturbed(make_mesh(plain))
@@ -115,9 +118,10 @@ async def test_a_drain_saves_the_last_step_and_a_torn_checkpoint_is_passed_over(
         newest = store.newest()
         assert newest is not None and newest.step >= 5
         assert newest.read_state()["next_micro_batch_id"] == 2 * newest.step
-        newest.folder.complete_marker.unlink()
-        earlier = store.newest()
-        assert earlier is not None and earlier.step < newest.step
+        if damage == "torn":
+            newest.folder.complete_marker.unlink()
+        else:
+            flip_bit(newest.folder.drafter / "model.safetensors")
         trainer = mesh.start(Role.DRAFTER_TRAINER)
         await batcher.finished.wait()
         await mesh.drain(forward)

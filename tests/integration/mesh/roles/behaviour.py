@@ -63,7 +63,7 @@ def finish(context: WorkerContext) -> None:
     if context.role is Role.DRAFTER_TRAINER:
         folder = context.folder.checkpoint(1)
         folder.drafter.mkdir(parents=True, exist_ok=True)
-        folder.complete_marker.write_text("{}")
+        folder.complete_marker.write_text('{"files": {}}')
         context.progress["step"] = 1
         context.emit(
             CheckpointSaved,

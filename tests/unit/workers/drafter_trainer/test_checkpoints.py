@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.errors import DiskFullError
+from services.files import sha256_file
+from shared.errors import DiskFullError, EnvironmentFault, IntegrityError
 from shared.layout import RunFolder
-from workers.drafter_trainer.checkpoints import STATE, CheckpointStore
+from tests.helpers.damage import flip_bit
+from workers.drafter_trainer.checkpoints import STATE, TENSORS, CheckpointStore
 
 
 def save_weights(folder: Path) -> None:
@@ -49,7 +51,7 @@ def test_a_folder_without_marker_does_not_count(store: CheckpointStore):
     store.folder.checkpoint(4).complete_marker.unlink()
     newest = store.newest()
     assert newest is not None and newest.step == 2
-    assert store.clean() == ["step_00000004"]
+    assert [one.split()[0] for one in store.clean()] == ["step_00000004"]
 
 
 def test_a_torn_file_does_not_count(store: CheckpointStore):
@@ -59,6 +61,54 @@ def test_a_torn_file_does_not_count(store: CheckpointStore):
     path.write_bytes(path.read_bytes()[:-3])
     newest = store.newest()
     assert newest is not None and newest.step == 2
+
+
+@pytest.mark.parametrize("name", ["drafter/model.safetensors", TENSORS, STATE])
+def test_a_flipped_bit_is_found_with_file_and_sums(store: CheckpointStore, name: str):
+    write(store, 4)
+    newest = store.newest()
+    assert newest is not None
+    newest.verify()
+    path = newest.folder.root / name
+    sound = sha256_file(path)[1]
+    flip_bit(path)
+    with pytest.raises(IntegrityError, match=f"{name} is damaged") as caught:
+        newest.verify()
+    assert sound in str(caught.value) and sha256_file(path)[1] in str(caught.value)
+
+
+def test_a_checkpoint_set_aside_counts_no_more(store: CheckpointStore):
+    write(store, 2)
+    write(store, 4)
+    newest = store.newest()
+    assert newest is not None
+    store.set_aside(newest)
+    assert [one.step for one in store.complete()] == [2]
+    write(store, 4)
+    assert [one.step for one in store.complete()] == [2, 4]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"files": 3}', b'{"files": {"a": 3}}', b"\xff"])
+def test_a_damaged_marker_does_not_count(store: CheckpointStore, content: bytes):
+    write(store, 4)
+    store.folder.checkpoint(4).complete_marker.write_bytes(content)
+    assert store.newest() is None
+    assert "COMPLETE is damaged" in store.clean()[0]
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+):
+    write(store, 4)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for name in ("iterdir", "read_bytes"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, refuse)
+            with pytest.raises(EnvironmentFault, match="permission denied"):
+                store.newest()
 
 
 def test_an_incomplete_checkpoint_is_written_over(store: CheckpointStore):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.checkpoint_folders import find_checkpoint, marker_bytes
 from services.data.prompts import PromptRow
 from services.data.raw import Place
 from services.data.source import open_split
@@ -18,13 +19,14 @@ from shared.config.loading import resolve_config
 from shared.dflash.export import save_drafter
 from shared.dflash.model import DFlashDraftModel
 from shared.dflash.target import TargetModel
-from shared.errors import DataError, DrafterError, NotFoundError
+from shared.errors import DataError, DrafterError, IntegrityError, NotFoundError
 from shared.layout import RunFolder
 from shared.tiny_target import model_folder
+from tests.helpers.damage import flip_bit
 from workers.evaluator import offline
 from workers.evaluator.measure import EvaluationSettings, measure
 from workers.evaluator.prompts import EvaluationPrompt, held_out_rows, render
-from workers.evaluator.worker import evaluate_checkpoint, find_checkpoint
+from workers.evaluator.worker import evaluate_checkpoint
 
 NEW_TOKENS = 24
 
@@ -158,13 +160,17 @@ def test_a_checkpoint_is_evaluated_as_the_job_does(tmp_path: Path, drafter: DFla
     save_drafter(checkpoint.drafter, drafter)
     with pytest.raises(NotFoundError, match="no complete checkpoint"):
         find_checkpoint(folder, None)
-    with pytest.raises(NotFoundError, match="step_00000030"):
-        find_checkpoint(folder, 30)
-    checkpoint.complete_marker.touch()
-    assert find_checkpoint(folder, None) == checkpoint
+    checkpoint.complete_marker.write_bytes(marker_bytes(checkpoint, 30))
+    with pytest.raises(NotFoundError, match=r"step_00000020 is not there.*of step 30"):
+        find_checkpoint(folder, 20)
+    found = find_checkpoint(folder, None)
+    assert found.step == 30 and found == find_checkpoint(folder, 30)
     config = config_of(**{"evaluate.baselines": False, "evaluate.max_new_tokens": 8})
-    result = evaluate_checkpoint(config, checkpoint, 2, "cpu", lambda done, total: None)
+    result = evaluate_checkpoint(config, found, 2, "cpu", lambda done, total: None)
     assert (result["checkpoint_step"], result["num_prompts"]) == (30, 2)
+    flip_bit(checkpoint.drafter / "model.safetensors")
+    with pytest.raises(IntegrityError, match=r"drafter/model\.safetensors is damaged"):
+        evaluate_checkpoint(config, found, 2, "cpu", lambda done, total: None)
 
 
 def test_offline_prints_the_result_and_names_what_is_wrong(
