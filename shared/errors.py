@@ -21,6 +21,7 @@
     |   +-- ExhaustedFault         503  exhausted              retry helps (files, memory)
     |   +-- StorageFault           503  storage                (what we keep may not be touched)
     |       +-- ReadOnlyError      503  read-only              retry helps (the disk does not write)
+    |   +-- InUseError             503  in-use                 retry helps (another process ends)
     +-- UpstreamError              502  upstream               (a server we call)
     |   +-- UpstreamTimeout        504  upstream-timeout       retry helps
     |   +-- UnreachableError       502  upstream-unreachable   retry helps
@@ -170,6 +171,12 @@ class ReadOnlyError(StorageFault):
 
     slug, title = "read-only", "Storage cannot be written"
     retryable = True
+
+
+class InUseError(EnvironmentFault):
+    """Another process holds what only one may have."""
+
+    slug, title, retryable = "in-use", "In use by another process", True
 
 
 class UpstreamError(MeshError):

@@ -88,8 +88,8 @@ class DatasetInfo(msgspec.Struct, frozen=True):
             )
 
 
-def read_dataset(folder: Path) -> DatasetInfo:
-    """DataError when the folder holds no readable dataset.json, or a shard is missing."""
+def read_dataset(folder: Path, *, need_shards: bool = True) -> DatasetInfo:
+    """DataError for a folder without a readable dataset.json or, if `need_shards`, without a shard."""
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise DataError(f"data set folder {folder} does not exist; check data.dataset")
@@ -102,7 +102,7 @@ def read_dataset(folder: Path) -> DatasetInfo:
     if info.version != FORMAT_VERSION:
         raise DataError(f"{path} has format version {info.version}, known is {FORMAT_VERSION}")
     missing = [one.file for one in info.segments if not (folder / one.file).is_file()]
-    if missing:
+    if missing and need_shards:
         raise DataError(f"{folder} lacks the shards {', '.join(missing[:5])} that {path} names")
     if not info.segments:
         raise DataError(f"{path} lists no sealed shard: the data set is empty")

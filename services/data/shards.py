@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.files import write_file
+from services.files import sha256_file, write_file
 from shared.errors import DataError, IntegrityError
 
 SCHEMA = pa.schema(
@@ -73,14 +73,23 @@ def write_shard(path: Path, samples: Sequence[Sample], first_sample_id: int) -> 
 class ShardReader:
     """Random access to the samples of one shard; the file is mapped, not read."""
 
-    def __init__(self, path: Path, *, num_bytes: int | None = None) -> None:
-        """DataError when the file is not a shard, IntegrityError when its size is another one."""
+    def __init__(
+        self, path: Path, *, num_bytes: int | None = None, sha256: str | None = None
+    ) -> None:
+        """DataError when the file is not a shard, IntegrityError when its size or sum is another.
+
+        With `sha256` the whole file is read once; without, nothing but its layout.
+        """
         self.path = path
         if not path.is_file():
             raise DataError(f"shard {path} does not exist")
         if num_bytes is not None and path.stat().st_size != num_bytes:
             raise IntegrityError(
                 f"shard {path} has {path.stat().st_size} bytes, dataset.json says {num_bytes}"
+            )
+        if sha256 is not None and (found := sha256_file(path)[1]) != sha256:
+            raise IntegrityError(
+                f"shard {path} is damaged: its sha256 is {found}, dataset.json says {sha256}"
             )
         try:
             with pa.memory_map(str(path)) as source:

@@ -205,7 +205,8 @@ def load_info(folder: RunFolder, fingerprint: Fingerprint) -> DatasetInfo | None
     """
     if not folder.dataset_json.is_file():
         return None
-    info = read_dataset(folder.dataset)
+    # A shard that is missing is as good as a damaged one: both are made again from the log.
+    info = read_dataset(folder.dataset, need_shards=False)
     if info.fingerprint == fingerprint:
         return info
     old: dict[str, Any] = msgspec.to_builtins(info.fingerprint)

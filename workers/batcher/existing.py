@@ -23,11 +23,14 @@ def open_existing(folder: Path, *, tokenizer_sha256: str) -> DatasetInfo:
 
 
 def judge_existing(folder: Path, info: DatasetInfo, keeper: Gatekeeper, store: SampleStore) -> None:
-    """Judge every sample in order and add the accepted ones of each shard to `store`."""
+    """Judge every sample in order and add the accepted ones of each shard to `store`.
+
+    IntegrityError names a shard that is not what dataset.json says.
+    """
     seq = 0
     for segment in info.segments:
         path = folder / segment.file
-        reader = ShardReader(path, num_bytes=segment.num_bytes)
+        reader = ShardReader(path, num_bytes=segment.num_bytes, sha256=segment.sha256)
         judged = [one for batch in shard_batches(reader, seq) for one in keeper.judge_batch(batch)]
         seq += len(judged)
         rows = [row for row, judgement in enumerate(judged) if judgement.accepted]

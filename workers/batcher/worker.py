@@ -29,6 +29,7 @@ from workers.batcher.desk import DispatchDesk
 from workers.batcher.dispatching import serve_batches, serve_positions
 from workers.batcher.existing import judge_existing, open_existing
 from workers.batcher.intake import GATES, Intake, announce_segment
+from workers.batcher.repair import ShardRepair, damaged_shards, repair_shards
 from workers.batcher.setup import BatcherSetup
 from workers.runtime import WorkerContext
 
@@ -93,9 +94,13 @@ async def _work(
 
 
 async def _make_dataset(context: WorkerContext, setup: BatcherSetup, desk: DispatchDesk) -> None:
-    """From the generator's log; what is sealed already is dispatched at once."""
+    """From the generator's log; what is sealed already is dispatched at once, if it is sound."""
     info = await asyncio.to_thread(setup.load_info, context.folder)
     if info is not None:
+        damaged = await asyncio.to_thread(damaged_shards, context.folder, info)
+        if damaged:
+            keeper = setup.keeper(info.num_prompts)
+            await repair_shards(context, ShardRepair(context.folder, info, keeper, damaged))
         await asyncio.to_thread(_add_sealed, context, info, desk)
         for segment in info.segments:
             announce_segment(context, segment)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -87,15 +88,40 @@ def write_books(
     write_file(folder.completions / "done_index", format_ranges(log.done))
 
 
-def was_finished(folder: RunFolder) -> bool:
-    """Whether an earlier incarnation had declared generation complete."""
-    path = folder.completions / "progress.json"
-    if not path.exists():
-        return False
+@dataclass(frozen=True)
+class EarlierBooks:
+    """What earlier incarnations have put down; read before anything is written."""
+
+    num_completions: int = 0
+    finished: bool = False
+
+
+def read_books(folder: RunFolder) -> EarlierBooks:
+    """The least that the log must hold, and whether generation had been declared complete."""
+    progress = folder.completions / "progress.json"
+    written, sealed = _read_json(progress), _read_json(folder.dataset_json)
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["finished"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{path} is damaged: {error}") from error
+        segments = sealed["segments"] if sealed else []
+        num_sealed = max((int(one["next_seq"]) for one in segments), default=0)
+        if written is None:
+            return EarlierBooks(num_sealed)
+        num_written = int(written["completions_done"])
+        return EarlierBooks(max(num_written, num_sealed), bool(written["finished"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(
+            f"{progress} or {folder.dataset_json} is damaged: {error!r}; restore it from an export"
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        with disk_faults(path):
+            tree: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise IntegrityError(f"{path} is damaged: {error}; restore it from an export") from error
+    return tree
 
 
 def format_ranges(indices: Iterable[int]) -> str:

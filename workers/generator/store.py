@@ -18,7 +18,7 @@ from services.data.spool import PromptRows
 from services.generation import Answer
 from shared.errors import MeshError
 from shared.messages import Completion
-from workers.generator.books import Failure, FailureBook, was_finished, write_books
+from workers.generator.books import Failure, FailureBook, read_books, write_books
 from workers.generator.log import CompletionLog
 from workers.runtime import WorkerContext
 
@@ -51,12 +51,15 @@ class CompletionStore:
             "top_p": section.top_p,
             "max_new_tokens": section.max_new_tokens,
         }
-        self._log = CompletionLog(context.folder, section.batch_completions)
+        books = read_books(context.folder)
+        self._log = CompletionLog(
+            context.folder, section.batch_completions, at_least=books.num_completions
+        )
         self._failures = FailureBook(context.folder)
         self._lock = asyncio.Lock()
         self._grown = asyncio.Event()
         self._num_failed = len(self._failures.final_indices() - self._log.done)
-        self.finished = was_finished(context.folder)
+        self.finished = books.finished
         if self._log.num_cut_bytes:
             logger.warning(
                 "cut a half-written line of %d bytes off the completions log; its prompt is "
@@ -64,6 +67,10 @@ class CompletionStore:
                 self._log.num_cut_bytes,
             )
         self._write_books()
+
+    def close(self) -> None:
+        """Let another generator have the log."""
+        self._log.close()
 
     @property
     def next_seq(self) -> int:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 async def main(context: WorkerContext) -> None:
     """Generate, then serve until draining is asked.
 
-    Raises DataError, TargetModelError, UpstreamError, DiskFullError, IntegrityError.
+    Raises DataError, TargetModelError, UpstreamError, DiskFullError, IntegrityError, InUseError.
     """
     bad_rows = context.folder.quarantine / "bad_rows.jsonl"
     opening = open_split(context.config, folder=context.folder.root, bad_rows_path=bad_rows)
@@ -44,12 +44,13 @@ async def main(context: WorkerContext) -> None:
         split = await asyncio.to_thread(stack.enter_context, opening)
         if split.num_bad_rows:
             context.milestone(f"{split.num_bad_rows} broken rows of the prompts are in {bad_rows}")
-        await _generate_and_serve(context, split)
+        store = await asyncio.to_thread(CompletionStore, context, split.training)
+        stack.callback(store.close)
+        await _generate_and_serve(context, store)
 
 
-async def _generate_and_serve(context: WorkerContext, split: PromptSplit) -> None:
+async def _generate_and_serve(context: WorkerContext, store: CompletionStore) -> None:
     links = context.config.links
-    store = await asyncio.to_thread(CompletionStore, context, split.training)
     async with await Listener.bind(
         "completions",
         context.identity,

@@ -99,6 +99,14 @@ def log_bytes(place):
     return b"".join(p.read_bytes() for p in sorted(place.root.glob("completions/batch_*.jsonl")))
 
 
+def read_log(folder):
+    log = CompletionLog(folder, 10)
+    try:
+        return log.read(0, 1000)
+    finally:
+        log.close()
+
+
 def shard_hashes(place):
     return [one.sha256 for one in read_dataset(place.root / "dataset").segments]
 
@@ -122,7 +130,7 @@ def undisturbed(tmp_path_factory):
 
 def test_prompts_become_samples_that_train_exactly_once_an_epoch(undisturbed):
     place, peers, batcher = undisturbed
-    log = CompletionLog(batcher.folder, 10).read(0, 1000)
+    log = read_log(batcher.folder)
     with open_split(place.config) as split:
         assert [one.prompt_index for one in log] == [row.index for row in split.training]
         assert {one.prompt_sha256 for one in log}.isdisjoint(row.sha256 for row in split.held_out)
@@ -162,7 +170,7 @@ async def test_a_killed_generator_goes_on_and_the_log_is_the_same(tmp_path, undi
     await place.until(lambda: context.progress.get("completions_done", 0) >= 8)
     await kill(task)
     torn = context.folder.completions_batch(0)
-    torn.write_bytes(torn.read_bytes()[:-30])
+    torn.write_bytes(torn.read_bytes() + b'{"seq":99,"prompt_in')
     again = start(place, Role.GENERATOR)
     await place.until(lambda: again[0].state is WorkerState.FINISHED)
     await drain(again)
@@ -245,7 +253,7 @@ def useless(seq):
 async def test_empty_thoughts_block_before_any_target_forward_and_a_person_may_go_on(
     tmp_path, undisturbed
 ):
-    good = CompletionLog(undisturbed[2].folder, 10).read(0, 1000)
+    good = read_log(undisturbed[2].folder)
     place = Workplace(tmp_path, tiny_config())
     context = place.context(Role.GENERATOR)
     # 20 of 24 answers are useless; the log is complete, so the generator only serves it.
@@ -258,6 +266,7 @@ async def test_empty_thoughts_block_before_any_target_forward_and_a_person_may_g
             for x, i in zip(mixed, indices, strict=True)
         ]
     )
+    log.close()
     generator = (context, asyncio.create_task(generator_worker.main(context)))
     batcher = start(place, Role.BATCHER)
     peers = Peers(place)
