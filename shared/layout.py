@@ -1,7 +1,7 @@
 """Where the files of a data folder and of a run lie. Pure paths; nothing is created here.
 
 DATA/control_plane.sqlite
-DATA/runs/ID/run.json  hardware.json  PROGRESS.md  metrics.jsonl  manifest.json
+DATA/runs/ID/run.json  target.json  hardware.json  PROGRESS.md  metrics.jsonl  manifest.json
 DATA/runs/ID/logs/ROLE-RANK.log
 DATA/runs/ID/completions/batch_000000.jsonl  progress.json  done_index  failures.jsonl
 DATA/runs/ID/quarantine/REASON.jsonl
@@ -50,6 +50,10 @@ class RunFolder:
     @property
     def run_json(self) -> Path:
         return self.root / "run.json"
+
+    @property
+    def target_json(self) -> Path:
+        return self.root / "target.json"
 
     @property
     def hardware_json(self) -> Path:

@@ -35,6 +35,7 @@ from control_plane.controller.lifecycle import (
     Step,
     next_step,
 )
+from control_plane.controller.lost_data import find_lost_data
 from control_plane.controller.measures import merge_progress
 from control_plane.controller.reconcile import reconcile_checkpoints
 from control_plane.controller.run_file import write_run_file
@@ -51,6 +52,7 @@ from shared.states import ACTIVE_STATES, RunEvent, RunState
 
 logger = logging.getLogger(__name__)
 MAX_TICK_S = 1.0
+_NEEDS_DATA = (RunState.STARTING, RunState.RUNNING)
 MIN_TICK_S = 0.05
 
 
@@ -81,6 +83,8 @@ class RunTask:
         self._drain_seen_at: float | None = None
         self._recorded: tuple[object, ...] = ()
         self._problem: str | None = None
+        self._must_check_data = True
+        self._lost_data: str | None = None
 
     @property
     def drain_deadline_s(self) -> float:
@@ -94,6 +98,7 @@ class RunTask:
     def new_attempt(self) -> None:
         """Forget the failures so far: the run starts, or a person has resumed it."""
         self._sightings.new_attempt()
+        self._must_check_data = True
         self._wake.set()
 
     def begin_shutdown(self) -> None:
@@ -161,13 +166,26 @@ class RunTask:
 
     async def _take_up(self) -> None:
         await self._supervisor.free_memory()
-        await reconcile_checkpoints(self._database, self.run_id, self._folder)
+        await self._check_data()
+        if self._lost_data is None:
+            await reconcile_checkpoints(self._database, self.run_id, self._folder)
+
+    async def _check_data(self) -> None:
+        """Before an attempt: a run whose data are gone is not made again from nothing."""
+        self._lost_data = await find_lost_data(self._database, self.run_id, self._folder)
+        self._must_check_data = False
 
     async def _look(self) -> bool:
         """One look and everything due; False when the run needs no task any more."""
         await self._environment.heartbeats.flush()
+        if self._must_check_data:
+            await self._check_data()
         seen = await self._database.read(take_snapshot, self.run_id)
-        await self._record(seen.run)
+        if self._lost_data is not None and RunState(seen.run.state) in _NEEDS_DATA:
+            await self._fail(seen.run, self._lost_data, "failed")
+            return True
+        if self._lost_data is None:  # else the record would make the folder again
+            await self._record(seen.run)
         self._seen_workers = [w for w in seen.workers if w.ended_at is None]
         self._is_settled = RunState(seen.run.state) is RunState.RUNNING and all_registered(
             self._slots, self._seen_workers

@@ -89,7 +89,7 @@ class DatasetInfo(msgspec.Struct, frozen=True):
 
 
 def read_dataset(folder: Path, *, need_shards: bool = True) -> DatasetInfo:
-    """DataError for a folder without a readable dataset.json or, if `need_shards`, without a shard."""
+    """DataError for a folder without a readable dataset.json or, if `need_shards`, a shard."""
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise DataError(f"data set folder {folder} does not exist; check data.dataset")

@@ -30,7 +30,7 @@ _CREDIT_MESSAGES = 4
 
 
 def damaged_shards(folder: RunFolder, info: DatasetInfo) -> dict[int, str]:
-    """Index of each sealed shard that is missing or has another sum, and what is wrong; blocking."""
+    """What is wrong with each sealed shard, by index, that is missing or damaged; blocking."""
     damaged: dict[int, str] = {}
     for segment in info.segments:
         try:
@@ -104,7 +104,7 @@ class ShardRepair:
 
 
 async def repair_shards(context: WorkerContext, repair: ShardRepair) -> None:
-    """Ask the generator for its log until `repair` is done. Raises IntegrityError, DiskFullError."""
+    """Ask the generator for its log until `repair` is done. IntegrityError, DiskFullError."""
     limits = LinkLimits(_CREDIT_MESSAGES, context.config.links.max_bytes)
     while not repair.done:
         with context.meter.waiting_for(Role.GENERATOR):

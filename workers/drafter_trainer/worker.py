@@ -22,7 +22,6 @@ import logging
 
 import torch
 
-from services.builtin import target_folder
 from services.links import Channel, LinkLimits, Listener, Received
 from services.target_models.drafter_shape import drafter_config
 from shared.api.workers import QueueReport
@@ -36,6 +35,7 @@ from workers.drafter_trainer.recorder import Recorder
 from workers.drafter_trainer.training import DrafterTraining
 from workers.runtime import WorkerContext
 from workers.runtime.dialing import dial_peer, next_message, until_closed
+from workers.runtime.target import checked_target
 
 logger = logging.getLogger(__name__)
 _POSITION_LIMITS = LinkLimits(max_messages=4, max_bytes=2**20)
@@ -46,7 +46,7 @@ async def main(context: WorkerContext) -> None:
     config = context.config
     if config.trainer.num_threads is not None:
         torch.set_num_threads(config.trainer.num_threads)
-    folder = target_folder(config.target.path)
+    folder = await checked_target(context)
     shape = drafter_config(config, folder)
     training = await asyncio.to_thread(
         DrafterTraining, config, shape, folder, device=context.device

@@ -32,6 +32,7 @@ from shared.states import WorkerState
 from workers.evaluator.measure import EvaluationSettings, Progress, measure
 from workers.evaluator.prompts import held_out_rows, render
 from workers.runtime import WorkerContext
+from workers.runtime.target import checked_target
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ async def main(context: WorkerContext) -> None:
         torch.set_num_threads(config.evaluate.num_threads)
     checkpoint = find_checkpoint(context.folder, job.get("checkpoint_step"))
     num_prompts = job.get("num_prompts") or config.evaluate.num_prompts
+    await checked_target(context)
     context.set_state(WorkerState.RUNNING)
     loop = asyncio.get_running_loop()
 

@@ -13,9 +13,7 @@ import asyncio
 import logging
 from contextlib import ExitStack
 
-from services.builtin import target_folder
 from services.data.source import open_split
-from services.data.split import PromptSplit
 from services.data.tokenizer import TargetTokenizer
 from services.generation import SamplingParameters
 from services.links import LinkLimits, Listener
@@ -29,6 +27,7 @@ from workers.generator.servers import open_servers
 from workers.generator.serving import serve_completions
 from workers.generator.store import CompletionStore
 from workers.runtime import WorkerContext
+from workers.runtime.target import checked_target
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ async def _generate(context: WorkerContext, store: CompletionStore) -> bool:
     if not store.pending():
         return True
     config, section = context.config, context.config.generator
-    folder = target_folder(config.target.path)
+    folder = await checked_target(context)
     tokenizer = await asyncio.to_thread(TargetTokenizer.load, folder)
     sampling = SamplingParameters.of(section, tokenizer.eos_ids)
     shape = TargetShape.read(folder)

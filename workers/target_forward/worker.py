@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.builtin import target_folder
 from services.links import Channel, LinkLimits, Received
 from services.target_models.drafter_shape import drafter_config
 from services.target_models.frames import tensor_copy, tensor_frame
@@ -33,6 +32,7 @@ from shared.messages import HiddenStates, MicroBatch
 from shared.states import Role, WorkerState
 from workers.runtime import WorkerContext
 from workers.runtime.dialing import dial_peer, next_message, until_closed
+from workers.runtime.target import checked_target
 from workers.target_forward.forward import ForwardResult, TargetForward
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ async def main(context: WorkerContext) -> None:
     config = context.config
     if config.target_forward.num_threads is not None:
         torch.set_num_threads(config.target_forward.num_threads)
-    folder = target_folder(config.target.path)
+    folder = await checked_target(context)
     shape = drafter_config(config, folder)
     forward = await asyncio.to_thread(
         TargetForward,

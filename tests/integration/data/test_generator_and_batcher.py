@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -13,6 +14,7 @@ from services.links import LinkLimits
 from shared.api.events import GateReport, SegmentSealed
 from shared.messages import Completion, MicroBatch, TrainerPosition
 from shared.states import DesiredState, Role, WorkerState
+from tests.helpers.damage import flip_bit
 from tests.helpers.mesh_contexts import Workplace, events, kill, tiny_config
 from workers.batcher import worker as batcher_worker
 from workers.generator import worker as generator_worker
@@ -204,6 +206,22 @@ async def test_batcher_and_workers_killed_at_any_moment_change_nothing(tmp_path,
         assert (tmp_path / "quarantine" / path.name).read_bytes() == path.read_bytes()
 
 
+async def test_a_damaged_and_a_lost_shard_are_made_again_from_the_log(tmp_path, undisturbed):
+    shutil.copytree(undisturbed[0].root, tmp_path, dirs_exist_ok=True)
+    place = Workplace(tmp_path, tiny_config())
+    shards = sorted((tmp_path / "dataset").glob("*.arrow"))
+    sound = [path.read_bytes() for path in shards]
+    flip_bit(shards[1])
+    shards[2].unlink()
+    generator, batcher = start(place, Role.GENERATOR), start(place, Role.BATCHER)
+    peers = Peers(place)
+    async with peers.running():
+        await place.until(lambda: batcher[0].state is WorkerState.FINISHED)
+    await drain(batcher, generator)
+    assert [path.read_bytes() for path in shards] == sound
+    assert peers.applied == undisturbed[1].applied and peers.tokens == undisturbed[1].tokens
+
+
 async def test_synchronous_mode_trains_the_same_plan_after_generation(tmp_path, undisturbed):
     place = Workplace(tmp_path, tiny_config({"train.mode": "synchronous"}))
     generator, batcher = start(place, Role.GENERATOR), start(place, Role.BATCHER)
@@ -295,7 +313,7 @@ async def test_pause_holds_after_the_group_and_draining_ends_after_it(tmp_path):
     context.take_answer(DesiredState.RUN, [], [])
     await place.until(lambda: context.progress["completions_done"] >= 8)
     await drain((context, task))
-    done = CompletionLog(context.folder, 10).next_seq
+    done = len(read_log(context.folder))
     progress = json.loads((tmp_path / "completions" / "progress.json").read_text())
     assert done % 8 == 0 and progress["completions_done"] == done
     assert progress["finished"] == (done == 24)

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlmodel import Session
 
 from control_plane.broadcast import Broadcaster
 from control_plane.controller import Controller
 from control_plane.settings import Settings
-from control_plane.store import Database, events, exports, runs, workers
+from control_plane.store import Database, events, exports, ledger, runs, workers
 from control_plane.store.tables import Run, Worker
 from services.launchers import LaunchSpec, ProcessHandle
-from shared.api.events import ExportProgress
+from shared.api.events import CheckpointSaved, ExportProgress
 from shared.api.exports import ExportRequest
 from shared.api.runs import EvaluationRequest
 from shared.api.workers import Heartbeat, WorkerLease, WorkerRegistration
@@ -384,3 +385,36 @@ async def test_a_shutdown_pauses_and_refuses_what_would_start_something(
     assert await mesh.live(run_id) == []
     with pytest.raises(ConflictError, match="shutting down"):
         await mesh.controller.act(run_id, RunAction.RESUME)
+
+
+async def test_a_run_whose_folder_was_removed_is_not_made_again_from_nothing(mesh: Mesh) -> None:
+    run_id = await mesh.submit()
+    folder = mesh.settings.folder.run(run_id)
+    await mesh.register_all(run_id)
+    await mesh.until_state(run_id, RunState.RUNNING)
+    checkpoint = folder.checkpoint(40)
+    checkpoint.root.mkdir(parents=True)
+    checkpoint.complete_marker.write_text('{"files": {}}')
+    await mesh.controller.act(run_id, RunAction.STOP, "now")
+    await mesh.until_state(run_id, RunState.STOPPED)
+    await mesh.database.write(_enter_checkpoint, run_id)
+
+    away = folder.root.with_name("away")
+    folder.root.rename(away)
+    for _ in range(2):  # the record of the failure must not pass for the folder itself
+        await mesh.controller.act(run_id, RunAction.RESUME)
+        failed = await mesh.until_state(run_id, RunState.FAILED)
+        assert failed.reason is not None
+        assert failed.reason.startswith("the ledger knows 1 checkpoints, but the run folder")
+        assert not folder.root.exists()
+    away.rename(folder.root)
+    await mesh.controller.act(run_id, RunAction.RESUME)
+    await mesh.register_all(run_id)
+    await mesh.until_state(run_id, RunState.RUNNING)
+
+
+def _enter_checkpoint(session: Session, run_id: str) -> None:
+    saved = CheckpointSaved(
+        number=0, step=40, next_micro_batch_id=1, epoch=0, num_bytes=0, path="checkpoints"
+    )
+    ledger.add_checkpoint(session, run_id, saved, now=1.0)

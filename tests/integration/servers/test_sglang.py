@@ -162,7 +162,9 @@ async def test_a_run_generated_by_a_server(tmp_path, good):
     place = Workplace(tmp_path, served_config(good))
     context, task = await run_generator(place)
     assert task.exception() is None
-    log = CompletionLog(context.folder, 10).read(0, 100)
+    held = CompletionLog(context.folder, 10)
+    log = held.read(0, 100)
+    held.close()
     assert sorted(one.prompt_index for one in log) == sorted(x.prompt_index for x in log)
     assert (
         len({one.prompt_index for one in log}) == len(log) == context.progress["completions_total"]
@@ -200,7 +202,9 @@ async def test_prompts_that_the_server_refuses_are_kept_apart(tmp_path):
     failures = FailureBook(context.folder).latest.values()
     assert len(failures) == context.progress["completions_failed"] == 2
     assert all(one.final and "answers 400" in one.cause for one in failures)
-    done = CompletionLog(context.folder, 10).done
+    held = CompletionLog(context.folder, 10)
+    held.close()
+    done = held.done
     assert len(done) == context.progress["completions_total"] - 2
     assert done.isdisjoint(one.prompt_index for one in failures)
 

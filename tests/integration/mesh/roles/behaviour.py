@@ -31,6 +31,7 @@ async def main(context: WorkerContext) -> None:
         return
     context.endpoints[f"{context.role.value}-link"] = "tcp://127.0.0.1:1"
     context.set_state(WorkerState.RUNNING)
+    context.folder.completions.mkdir(exist_ok=True)
     context.progress["completions_done"] = 0
     reported = False
     while not context.draining.is_set():

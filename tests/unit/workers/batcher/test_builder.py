@@ -13,7 +13,9 @@ from shared.errors import DataError, IntegrityError
 from shared.gates import Gatekeeper, GateTokens
 from shared.layout import RunFolder
 from shared.messages import Completion
+from tests.helpers.damage import flip_bit
 from workers.batcher.builder import DatasetBuilder, load_info
+from workers.batcher.repair import ShardRepair, damaged_shards
 from workers.batcher.samples import sample_of
 
 GATES = GateSection()
@@ -178,3 +180,38 @@ def test_files_are_the_same_whatever_arrives_together(tmp_path, finished, size):
         builder.take_some(LOG[first : first + size])
     builder.finish()
     assert files(tmp_path / "together") == files(finished)
+
+
+def repair_of(root, damaged):
+    folder = RunFolder(root)
+    keeper = Gatekeeper(GATES, GateTokens(3), num_prompts=23)
+    return ShardRepair(folder, load_info(folder, PRINT), keeper, damaged)
+
+
+def test_damaged_shards_are_found_and_made_again(finished):
+    before = files(finished)
+    flip_bit(finished / "dataset" / "shard_00001.arrow")
+    (finished / "dataset" / "shard_00004.arrow").unlink()
+    folder = RunFolder(finished)
+    damaged = damaged_shards(folder, load_info(folder, PRINT))
+    assert sorted(damaged) == [1, 4]
+    assert "shard_00001.arrow is damaged" in damaged[1] and "missing" in damaged[4]
+    repair = repair_of(finished, damaged)
+    for one in LOG:
+        repair.take(one)
+    assert repair.done and files(finished) == before
+
+
+def test_a_log_that_gives_other_samples_repairs_nothing(finished):
+    flip_bit(finished / "dataset" / "shard_00001.arrow")
+    before = files(finished)
+    repair = repair_of(finished, {1: "shard 1 is damaged"})
+    changed = msgspec.structs.replace(LOG[6], output_ids=[*LOG[6].output_ids[:-1], 5])
+    with pytest.raises(IntegrityError, match="cannot replace it: it gives a shard with sha256"):
+        for one in [*LOG[:6], changed, *LOG[7:]]:
+            repair.take(one)
+    short = repair_of(finished, {1: "shard 1 is damaged"})
+    short.take(LOG[0])
+    with pytest.raises(IntegrityError, match="the log ends at seq 1"):
+        short.log_ended()
+    assert files(finished) == before
