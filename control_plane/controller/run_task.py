@@ -182,7 +182,7 @@ class RunTask:
             await self._check_data()
         seen = await self._database.read(take_snapshot, self.run_id)
         if self._lost_data is not None and RunState(seen.run.state) in _NEEDS_DATA:
-            await self._fail(seen.run, self._lost_data, "failed")
+            await self._fail(seen, self._lost_data, "failed")
             return True
         if self._lost_data is None:  # else the record would make the folder again
             await self._record(seen.run)
