@@ -9,10 +9,10 @@ from services.embedded_engine import EmbeddedEngine
 from services.generation import SamplingParameters
 from services.servers.launch import free_ports
 from shared.tiny_target import model_folder
+from tests.helpers.completion_logs import read_log
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.server_peers import run_generator
 from tests.serving.vllm_server import PYTHON, vllm_server
-from workers.generator.log import CompletionLog
 
 pytestmark = pytest.mark.serving
 
@@ -36,7 +36,7 @@ async def test_a_run_generated_by_vllm(tmp_path: Path) -> None:
         )
         context, task = await run_generator(Workplace(tmp_path, config))
     assert task.exception() is None
-    log = CompletionLog(context.folder, 10).read(0, 100)
+    log = read_log(context.folder)
     assert len(log) == context.progress["completions_total"] and log
     assert "server_0_running" in context.metrics
     tokenizer = TargetTokenizer.load(FOLDER)

@@ -14,6 +14,7 @@ from services.links import LinkLimits
 from shared.api.events import GateReport, SegmentSealed
 from shared.messages import Completion, MicroBatch, TrainerPosition
 from shared.states import DesiredState, Role, WorkerState
+from tests.helpers.completion_logs import read_log
 from tests.helpers.damage import flip_bit
 from tests.helpers.mesh_contexts import Workplace, events, kill, tiny_config
 from workers.batcher import worker as batcher_worker
@@ -99,14 +100,6 @@ class Peers:
 
 def log_bytes(place):
     return b"".join(p.read_bytes() for p in sorted(place.root.glob("completions/batch_*.jsonl")))
-
-
-def read_log(folder):
-    log = CompletionLog(folder, 10)
-    try:
-        return log.read(0, 1000)
-    finally:
-        log.close()
 
 
 def shard_hashes(place):

@@ -21,10 +21,10 @@ from shared.dflash.target_shape import TargetShape
 from shared.errors import EnvironmentFault, UpstreamError, UpstreamTimeout
 from shared.states import Role, WorkerState
 from shared.tiny_target import model_folder
+from tests.helpers.completion_logs import read_log
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.server_peers import REPOSITORY, first_error, run_generator
 from workers.generator import worker as generator_worker
-from workers.generator.log import CompletionLog
 
 FOLDER = model_folder()
 SAMPLING = SamplingParameters(20, 0.0, 1.0, (2,))
@@ -128,7 +128,7 @@ async def test_one_of_two_killed_in_the_middle_loses_and_doubles_nothing(tmp_pat
         context.drain()
         await asyncio.wait([task])
     assert task.exception() is None
-    log = CompletionLog(context.folder, 10).read(0, 1000)
+    log = read_log(context.folder)
     total = context.progress["completions_total"]
     assert len(log) == total and len({one.prompt_index for one in log}) == total
     assert context.progress["completions_failed"] == 0

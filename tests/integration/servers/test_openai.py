@@ -12,10 +12,10 @@ from shared.config.servers import OpenaiSection
 from shared.errors import UpstreamError, WrongModelError
 from shared.states import Role
 from shared.tiny_target import model_folder
+from tests.helpers.completion_logs import read_log
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.openai_peer import TEXT
 from tests.helpers.server_peers import openai_peer, run_generator
-from workers.generator.log import CompletionLog
 
 FOLDER = model_folder()
 CONVERSATION = [{"role": "user", "content": "What is 12 + 7?"}]
@@ -113,7 +113,7 @@ async def test_a_run_generated_by_an_openai_server(tmp_path, monkeypatch):
         )
         context, task = await run_generator(Workplace(tmp_path, config))
     assert task.exception() is None and context.role is Role.GENERATOR
-    log = CompletionLog(context.folder, 10).read(0, 100)
+    log = read_log(context.folder)
     assert len(log) == context.progress["completions_total"] > 0
     assert all(one.sampling["retokenised"] is True and one.text.startswith(TEXT) for one in log)
     assert all(one.sampling["engine"] == "openai" and one.finish_reason == "stop" for one in log)

@@ -21,12 +21,12 @@ from shared.dflash.target_shape import TargetShape
 from shared.errors import UpstreamError, UpstreamTimeout, WrongModelError
 from shared.states import Role
 from shared.tiny_target import model_folder
+from tests.helpers.completion_logs import read_log
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.server_peers import first_error, run_generator
 from tests.helpers.server_peers import sglang_peer as peer
 from workers.generator import worker as generator_worker
 from workers.generator.books import FailureBook
-from workers.generator.log import CompletionLog
 
 FOLDER = model_folder()
 SECTION = SglangSection(
@@ -162,9 +162,7 @@ async def test_a_run_generated_by_a_server(tmp_path, good):
     place = Workplace(tmp_path, served_config(good))
     context, task = await run_generator(place)
     assert task.exception() is None
-    held = CompletionLog(context.folder, 10)
-    log = held.read(0, 100)
-    held.close()
+    log = read_log(context.folder)
     assert sorted(one.prompt_index for one in log) == sorted(x.prompt_index for x in log)
     assert (
         len({one.prompt_index for one in log}) == len(log) == context.progress["completions_total"]
@@ -184,12 +182,12 @@ async def test_a_drained_generator_goes_on_where_it_was(tmp_path):
         context.drain()
         await asyncio.wait([task], timeout=30)
         assert task.exception() is None
-        done = CompletionLog(context.folder, 10).next_seq
+        done = len(read_log(context.folder))
         # what was under way has arrived, nothing was begun
         assert 4 <= done <= 16 < context.progress["completions_total"]
         context, task = await run_generator(place)
     assert task.exception() is None
-    log = CompletionLog(context.folder, 10).read(0, 100)
+    log = read_log(context.folder)
     total = context.progress["completions_total"]
     assert len(log) == total == len({one.prompt_index for one in log})
 
@@ -202,9 +200,7 @@ async def test_prompts_that_the_server_refuses_are_kept_apart(tmp_path):
     failures = FailureBook(context.folder).latest.values()
     assert len(failures) == context.progress["completions_failed"] == 2
     assert all(one.final and "answers 400" in one.cause for one in failures)
-    held = CompletionLog(context.folder, 10)
-    held.close()
-    done = held.done
+    done = {one.prompt_index for one in read_log(context.folder)}
     assert len(done) == context.progress["completions_total"] - 2
     assert done.isdisjoint(one.prompt_index for one in failures)
 

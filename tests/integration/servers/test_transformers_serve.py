@@ -13,9 +13,9 @@ from services.embedded_engine import EmbeddedEngine
 from services.generation import SamplingParameters
 from services.servers.launch import free_ports
 from shared.tiny_target import model_folder
+from tests.helpers.completion_logs import read_log
 from tests.helpers.mesh_contexts import Workplace, tiny_config
 from tests.helpers.server_peers import run_generator
-from workers.generator.log import CompletionLog
 
 FOLDER = model_folder()
 NUM_PROMPTS = 6
@@ -60,7 +60,7 @@ async def test_a_run_generated_by_transformers_serve_is_what_our_engine_generate
     )
     context, task = await run_generator(Workplace(tmp_path, config))
     assert task.exception() is None
-    log = CompletionLog(context.folder, 10).read(0, 100)
+    log = read_log(context.folder)
     assert len(log) == context.progress["completions_total"] and log
     tokenizer = TargetTokenizer.load(FOLDER)
     engine = EmbeddedEngine.load(FOLDER, dtype="float32", device="cpu", num_threads=1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.checkpoint_folders import marker_bytes
 from services.target_models.drafter_shape import drafter_config
 from services.target_models.untrained import untrained_drafter
 from shared.api.events import EvaluationDone
@@ -37,7 +38,7 @@ def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     save_drafter(
         checkpoint.drafter, untrained_drafter(drafter_config(config, model_folder()), seed=1)
     )
-    checkpoint.complete_marker.touch()
+    checkpoint.complete_marker.write_bytes(marker_bytes(checkpoint, 1))
     begun, ended = threading.Event(), threading.Event()
     measure = worker.measure
 
