@@ -76,7 +76,8 @@ class ConversationBatcher:
                 if is_answer[-1]:
                     own.append(text)
             answers.append(_judged_answer(own))
-            contents.append("\x1e".join(texts[first:]))
+            if self.tokenizer is None:
+                contents.append("\x1e".join(texts[first:]))
         num_turns = np.fromiter(map(len, conversations), np.int64, len(conversations))
         supervised = np.array(is_answer, bool)
         turns = offsets_of(num_turns)

@@ -21,6 +21,7 @@ from shared.errors import DataError
 Message = dict[str, Any]
 ROLES = ("system", "user", "assistant", "tool")
 _SAME_ROLE = {"developer": "system", "function": "tool"}
+_SPEAKING = ("user", "assistant")
 _PLAIN = frozenset({"role", "content"})
 
 
@@ -55,7 +56,9 @@ def checked_message(turn: Any, where: str) -> Message:
     """One turn as a message."""
     if not isinstance(turn, dict):
         raise DataError(f"{where} must be an object with 'role' and 'content'")
-    given = turn.get("role")
+    given, said = turn.get("role"), turn.get("content")
+    if len(turn) == 2 and given in _SPEAKING and isinstance(said, str) and _plain_text(said):
+        return dict(turn)  # nearly all turns are like this one, and nothing is left to check
     role = _SAME_ROLE.get(given, given) if isinstance(given, str) else given
     if role not in ROLES:
         raise DataError(f"{where}.role is {given!r}; use one of {', '.join(ROLES)}")
@@ -112,6 +115,10 @@ def kind_of(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     names |= {int: "a number", float: "a number", type(None): "null"}
     return names.get(type(value), type(value).__name__)
+
+
+def _plain_text(text: str) -> bool:
+    return text.isascii() and bool(text) and not text.isspace()
 
 
 def _text(value: Any, where: str, *, may_be_absent: bool = False) -> str:

@@ -138,10 +138,11 @@ class CandidateBatch:
         )
 
 
-def row_keys(units: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """[B] hashes of the samples' units."""
-    data = np.ascontiguousarray(units).data.cast("B")
-    ends = (offsets * units.itemsize).tolist()
+def row_keys(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[B] hashes of the samples' token ids."""
+    small = ids.astype(np.uint32)  # token ids are smaller; half as much to hash
+    data = small.data.cast("B") if len(small) else memoryview(b"")
+    ends = (offsets * small.itemsize).tolist()
     return _keys([data[a:b] for a, b in itertools.pairwise(ends)])
 
 

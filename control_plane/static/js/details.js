@@ -111,5 +111,12 @@ function reasonBox(reason) {
   return el("details", { class: reason.share > reason.limit ? "problem" : "" },
     el("summary", {}, `${reason.reason.replaceAll("_", " ")}: ${count(reason.count)} (${percent(reason.share)}, limit ${percent(reason.limit)})`),
     el("p", {}, reason.advice),
-    ...(reason.examples || []).map((example) => el("pre", {}, typeof example === "string" ? example : JSON.stringify(example, null, 1))));
+    ...(reason.examples || []).map(exampleBox));
+}
+
+/** Where it is, why it was rejected, and how its answer begins. */
+function exampleBox(example) {
+  return el("div", { class: "example" },
+    el("p", {}, `${example.source ?? `Completion ${example.seq}`}: ${example.detail}`),
+    example.text === null ? null : el("pre", {}, example.text));
 }
