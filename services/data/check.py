@@ -1,18 +1,14 @@
 """Judge whole files by the gates: completions logs, shards and rows of conversations.
 
-    files -> reader thread: rows -> two threads: batches of candidates -> Gatekeeper
+    files -> rows -> batches of candidates -> Gatekeeper
 
-The threads read, hash or tokenise while the caller judges; much of it is compiled code that lets go
-of Python's lock. Judgements come in file order whatever the timing.
 What a file holds decides how it is read: a JSONL file whose first line has `output_ids` is a
 completions log, an Arrow file with `input_ids` is a shard, everything else is rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,10 +21,6 @@ from services.data.shapes import RowShapes
 from services.data.shards import ShardReader
 from shared.errors import DataError
 from shared.gates import CandidateBatch, Gatekeeper
-
-_AHEAD = 3  # batches read or made before they are judged
-
-Work = Callable[[], CandidateBatch]
 
 
 def check_files(
@@ -44,7 +36,7 @@ def check_files(
     """
     unusable = UnusableRows()
     unit: str | None = None
-    for batch in _made(_works(locations, batcher, unusable)):
+    for batch in _batches(locations, batcher, unusable):
         if unit is not None and batch.unit != unit:
             raise DataError(
                 "token ids and conversations cannot be compared with each other: check them one "
@@ -57,26 +49,16 @@ def check_files(
     return unusable
 
 
-def _works(
+def _batches(
     locations: Iterable[str], batcher: ConversationBatcher, unusable: UnusableRows
-) -> Generator[Work, None, None]:
-    """What makes the batches of all files; samples are numbered from 0 over all of them."""
+) -> Iterator[CandidateBatch]:
+    """Batches of all files; samples are numbered from 0 over all of them."""
     seq = 0
     for location in locations:
         for one in _expanded(location):
-            path, stored = Path(one), None
-            if _is_shard(path):
-                stored = shard_batches(ShardReader(path), seq)
-            elif _is_log(path):
-                stored = completion_batches(path, seq, batcher.thinking)
-            if stored is not None:
-                for batch in stored:
-                    seq += len(batch)
-                    yield partial(_itself, batch)
-                continue
-            for chunk in chunks(iter_raw_rows(one), RowShapes(), unusable):
-                yield partial(batcher.batch, chunk, seq)
-                seq += len(chunk)
+            for batch in _file_batches(one, seq, batcher, unusable):
+                seq += len(batch)
+                yield batch
 
 
 def _expanded(location: str) -> Iterator[str]:
@@ -87,8 +69,15 @@ def _expanded(location: str) -> Iterator[str]:
     yield from [str(one) for one in (*logs, *shards)] or [location]
 
 
-def _itself(batch: CandidateBatch) -> CandidateBatch:
-    return batch
+def _file_batches(
+    location: str, first_seq: int, batcher: ConversationBatcher, unusable: UnusableRows
+) -> Iterator[CandidateBatch]:
+    path = Path(location)
+    if _is_shard(path):
+        return shard_batches(ShardReader(path), first_seq)
+    if _is_log(path):
+        return completion_batches(path, first_seq, batcher.thinking)
+    return batcher.batches(chunks(iter_raw_rows(location), RowShapes(), unusable), first_seq)
 
 
 def _is_shard(path: Path) -> bool:
@@ -113,23 +102,3 @@ def _is_log(path: Path) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return isinstance(tree, dict) and "output_ids" in tree
-
-
-def _made(works: Generator[Work, None, None]) -> Iterator[CandidateBatch]:
-    """The batches in order: read by one thread, made by two, up to `_AHEAD` before they are due."""
-    with (
-        ThreadPoolExecutor(2, thread_name_prefix="data-check-make") as makers,
-        ThreadPoolExecutor(1, thread_name_prefix="data-check-read") as reader,
-    ):
-
-        def read() -> Future[CandidateBatch] | None:
-            work = next(works, None)
-            return None if work is None else makers.submit(work)
-
-        waiting = [reader.submit(read) for _ in range(_AHEAD)]
-        try:
-            while (making := waiting.pop(0).result()) is not None:
-                waiting.append(reader.submit(read))
-                yield making.result()
-        finally:  # files and connections are closed by the thread that opened them
-            reader.submit(works.close).result()

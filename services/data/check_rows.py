@@ -10,14 +10,18 @@ there is one, else the last. A row without an assistant turn is judged by its pr
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
-from tokenizers import Tokenizer
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
 
 from services.data.candidates import BATCH_SAMPLES
 from services.data.conversation import Message
@@ -32,6 +36,7 @@ from shared.gates.sample import text_keys
 from shared.gates.words import word_hashes
 
 _NUM_EXAMPLES = 3
+_AHEAD = 2  # chunks that are being tokenised while one is judged
 _ANSWER_FIELDS = ("response", "output")
 
 
@@ -48,24 +53,24 @@ class UnusableRows:
             self.examples.append({"source": f"{place.file}, {place}", "detail": problem})
 
 
+Chunk = Sequence[tuple[Place, list[Message]]]
+
+
 @dataclass(frozen=True)
-class ConversationBatcher:
-    """Makes batches of conversations; `tokenizer` None counts words instead of tokens."""
+class Turns:
+    """The turns of a chunk, one after the other; `offsets` [B + 1] says where a row begins."""
 
-    tokenizer: Tokenizer | None = None
-    thinking: bool | None = None
+    texts: list[str]
+    supervised: NDArray[np.bool_]
+    offsets: NDArray[np.int64]
+    answers: list[str | None]  # [B] the one that is judged
 
-    def batch(self, chunk: Sequence[tuple[Place, list[Message]]], first_seq: int) -> CandidateBatch:
-        """Columns of conversations with their places."""
-        places, conversations = zip(*chunk, strict=True)
-        seqs = range(first_seq, first_seq + len(chunk))
-        sources = [f"{place.file}, {place.unit} {place.number}" for place in places]
+    @classmethod
+    def of(cls, chunk: Chunk) -> Turns:
         texts: list[str] = []
         is_answer: list[bool] = []
         answers: list[str | None] = []
-        contents: list[str] = []
-        for messages in conversations:
-            first = len(texts)
+        for _, messages in chunk:
             own: list[str] = []
             for message in messages:
                 text = message["content"]
@@ -76,22 +81,62 @@ class ConversationBatcher:
                 if is_answer[-1]:
                     own.append(text)
             answers.append(_judged_answer(own))
-            if self.tokenizer is None:
-                contents.append("\x1e".join(texts[first:]))
-        num_turns = np.fromiter(map(len, conversations), np.int64, len(conversations))
-        supervised = np.array(is_answer, bool)
-        turns = offsets_of(num_turns)
+        lengths = np.array([len(messages) for _, messages in chunk], np.int64)
+        return cls(texts, np.array(is_answer, bool), offsets_of(lengths), answers)
+
+
+@dataclass(frozen=True)
+class ConversationBatcher:
+    """Makes batches of conversations; `tokenizer` None counts words instead of tokens."""
+
+    tokenizer: Tokenizer | None = None
+    thinking: bool | None = None
+
+    def batches(self, chunks: Iterable[Chunk], first_seq: int) -> Iterator[CandidateBatch]:
+        """Batches of the chunks in order. Texts are tokenised in a thread, up to two chunks ahead.
+
+        Everything else stays in the caller's thread: it holds Python's lock, the tokenizer not.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool:
+            waiting: deque[tuple[Chunk, Turns, Future[list[Encoding]]]] = deque()
+            for chunk in chunks:
+                turns = Turns.of(chunk)
+                waiting.append((chunk, turns, pool.submit(self._encode, turns.texts)))
+                if len(waiting) > (_AHEAD if self.tokenizer is not None else 0):
+                    yield self._batch(*waiting.popleft(), first_seq)
+                    first_seq += BATCH_SAMPLES
+            while waiting:
+                yield self._batch(*waiting.popleft(), first_seq)
+                first_seq += BATCH_SAMPLES
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+        if self.tokenizer is None:
+            return []
+        found: list[Encoding] = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return found
+
+    def _batch(
+        self, chunk: Chunk, turns: Turns, encoded: Future[list[Encoding]], first_seq: int
+    ) -> CandidateBatch:
+        """Columns of conversations with their places."""
+        seqs = range(first_seq, first_seq + len(chunk))
+        sources = [f"{place.file}, {place.unit} {place.number}" for place, _ in chunk]
+        texts, answers, supervised, ends = (
+            turns.texts,
+            turns.answers,
+            turns.supervised,
+            turns.offsets,
+        )
         thinking = [self.thinking] * len(answers)
         if self.tokenizer is not None:
-            encoded = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-            rows = [one.ids for one in encoded]
+            rows = [one.ids for one in encoded.result()]
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             total = int(lengths.sum())
             return CandidateBatch.of_tokens(
                 seqs=seqs,
                 ids=np.fromiter(itertools.chain.from_iterable(rows), np.int64, total),
                 supervised=np.repeat(supervised, lengths),
-                offsets=offsets_of(lengths)[turns],
+                offsets=offsets_of(lengths)[ends],
                 texts=answers,
                 thinking=thinking,
                 sources=sources,
@@ -104,9 +149,9 @@ class ConversationBatcher:
             seqs=seqs,
             units=words,
             supervised=np.repeat(supervised, np.diff(by_turn)),
-            offsets=by_turn[turns],
-            sizes=np.diff(offsets_of(characters)[turns]),
-            content_keys=text_keys(contents),
+            offsets=by_turn[ends],
+            sizes=np.diff(offsets_of(characters)[ends]),
+            content_keys=text_keys(["\x1e".join(texts[a:b]) for a, b in pairwise(ends.tolist())]),
             response_keys=text_keys([answer or "" for answer in answers]),
             texts=answers,
             prompt_sha256=[""] * len(answers),
@@ -118,8 +163,8 @@ class ConversationBatcher:
 
 def chunks(
     rows: Generator[RawRow | Unreadable, None, None], shapes: RowShapes, unusable: UnusableRows
-) -> Iterator[list[tuple[Place, list[Message]]]]:
-    """The usable rows in order, as many at a time as make a batch; others go to `unusable`."""
+) -> Iterator[Chunk]:
+    """The usable rows in order, BATCH_SAMPLES at a time; others go to `unusable`."""
     with closing(rows):
         usable = _usable(rows, shapes, unusable)
         while chunk := list(itertools.islice(usable, BATCH_SAMPLES)):

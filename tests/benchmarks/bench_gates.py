@@ -4,12 +4,11 @@
         [--memory 1000000]
 
 Samples are conversations of one question and one answer, 500 characters together, of English words
-drawn at their natural frequency.
-Measured over the file, reading included: without a tokenizer, and with the target's beside
-`encode_batch_fast` alone on the same texts (rounds alternate; the best of each counts, and the median of
-the rounds' ratios). `--log`
-judges that many completions of 150 tokens as a restarted batcher does. CPU seconds stand beside
-wall seconds, since a busy machine only shows in the latter.
+drawn at their natural frequency. Measured over the file, reading included: without a tokenizer, and
+with the target's beside `encode_batch_fast` alone on the same texts. Rounds alternate; the best of
+each counts, and the median of the rounds' ratios. `--log` judges that many completions of 150
+tokens as a restarted batcher does. CPU seconds stand beside wall seconds, since a busy machine only
+shows in the latter.
 """
 
 from __future__ import annotations
