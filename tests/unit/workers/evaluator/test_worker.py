@@ -67,9 +67,9 @@ def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def test_a_drain_gives_the_measurement_up_and_waits_for_its_thread(at_work: Any) -> None:
     context, begun, ended = at_work()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(55):
         main = asyncio.create_task(worker.main(context))
-        await asyncio.to_thread(begun.wait)
+        assert await asyncio.to_thread(begun.wait, 50)
         context.drain()
         assert context.state is WorkerState.DRAINING
         await main
@@ -79,8 +79,8 @@ async def test_a_drain_gives_the_measurement_up_and_waits_for_its_thread(at_work
 
 async def test_a_cancelled_worker_leaves_no_thread_at_work(at_work: Any) -> None:
     context, begun, ended = at_work()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(55):
         main = asyncio.create_task(worker.main(context))
-        await asyncio.to_thread(begun.wait)
+        assert await asyncio.to_thread(begun.wait, 50)
         await kill(main)
         assert await asyncio.to_thread(ended.wait, 10)
