@@ -155,17 +155,22 @@ class StoreTree(Tree):
 
 def glob_rule(pattern: str) -> re.Pattern[str]:
     """A shell pattern over whole keys: '*' and '?' stay within a part, '**/' spans folders."""
+    *folders, name = pattern.split("/")
+    rule = "".join("(?:[^/]+/)*" if part == "**" else f"{_part_rule(part)}/" for part in folders)
+    return re.compile(rule + _part_rule(name), re.DOTALL)
+
+
+def _part_rule(part: str) -> str:
     rule = ""
-    for token in re.findall(r"\*\*/|\*|\?|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL):
-        if token == "**/":
-            rule += "(?:[^/]+/)*"
-        elif token == "*":
+    for token in re.findall(r"\*|\?|\[!?\]?[^\]]*\]|.", part, re.DOTALL):
+        if token == "*":
             rule += "[^/]*"
         elif token == "?":
             rule += "[^/]"
         elif len(token) > 1:
             inner = token[1:-1].replace("\\", "\\\\")
-            rule += f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+            # A class that leaves characters out would take the separator too.
+            rule += "(?!/)" + (f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]")
         else:
             rule += re.escape(token)
-    return re.compile(rule, re.DOTALL)
+    return rule
