@@ -1,4 +1,4 @@
-"""A prefix of a real S3 server."""
+"""A prefix of a real S3 server, one server for the whole session."""
 
 import uuid
 
